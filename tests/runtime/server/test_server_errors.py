@@ -128,7 +128,6 @@ def test_a_chat_request_that_cannot_be_served_is_refused_by_name(api, change, pa
         ({"prompt": [-1]}, "prompt", "-1 at position 0"),
         ({"prompt": ["x"] * 600, "n": 2}, "n", "1024"),
         ({"suffix": "end"}, "suffix", "not supported"),
-        ({"echo": True, "logprobs": 1}, "logprobs", "not supported"),
         ({"messages": []}, "messages", "Unknown"),
     ],
 )

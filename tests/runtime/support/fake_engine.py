@@ -143,10 +143,22 @@ class FakeEngine:
         for count, token in enumerate(cycle(tokens) if request.ignore_eos else tokens, start=1):
             await asyncio.sleep(self.delay_s)
             finish = "stop" if token in stops else "length" if count == request.max_tokens else None
-            queue.put_nowait(self._event(request, token, finish))
+            scores = self._scores(request) if count == 1 else ()
+            if half := len(scores) // 2:
+                queue.put_nowait(TokenEvent(request.request_id, None, prompt_logprobs=scores[:half]))
+            event = self._event(request, token, finish)
+            queue.put_nowait(event._replace(prompt_logprobs=scores[half:]))
             self.sent[request.request_id] += 1
             if finish:
                 return
+
+    def _scores(self, request):
+        """Return scores of a prompt: each token's is minus a quarter of its position."""
+        wanted = request.sampling.prompt_logprobs
+        if wanted is None:
+            return ()
+        pairs = enumerate(request.prompt[1:], start=1)
+        return tuple(TokenLogprobs(-n / 4, ((token, -n / 4), (1, -9.0))[:wanted]) for n, token in pairs)
 
     def _event(self, request, token, finish):
         wanted = request.sampling.logprobs

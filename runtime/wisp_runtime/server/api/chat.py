@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from wisp_runtime.server.api.chat_format import ChatFormatter
 from wisp_runtime.server.api.chat_prompt import prepare_chat
+from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import body_limit, read_body
 from wisp_runtime.server.parsing.chat_request import ChatRequest
@@ -37,5 +38,10 @@ async def chat_completions(service: Service, http_request: Request) -> Response:
         ),
         choices_per_prompt=len(choices),
         extra={"prompt_token_ids": choices[0].submit.prompt} if with_ids else {},
+        tail=lambda: _prompt_logprobs(choices[0]),
     )
     return await respond(service.text.generator, job, http_request)
+
+
+def _prompt_logprobs(choice: Choice) -> str:
+    return "" if choice.report is None else f',"prompt_logprobs":{choice.report.text()}'

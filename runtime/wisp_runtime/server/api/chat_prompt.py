@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from wisp_runtime.engine.transport.messages import Ready
-from wisp_runtime.server.api.errors import bad_request, unavailable, unsupported
+from wisp_runtime.server.api.errors import bad_request, check_scores, unavailable, unsupported
 from wisp_runtime.server.api.generation import Choice
+from wisp_runtime.server.api.logprobs import PromptReport
 from wisp_runtime.server.api.markup import Markup
 from wisp_runtime.server.parsing.chat_request import ChatRequest, Message
 from wisp_runtime.server.parsing.final_message import open_final_message
@@ -30,7 +31,7 @@ from wisp_runtime.server.parsing.sampling import (
 from wisp_runtime.server.parsing.tools import ToolUse, tool_use
 from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
-from wisp_runtime.server.service import Service
+from wisp_runtime.server.service import Service, TextCodec
 from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
@@ -88,7 +89,7 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     max_tokens = resolve_max_tokens(
         len(conversation.tokens), _wanted_tokens(request), info.max_context, "messages"
     )
-    sampling = sampling_of(request, logprobs, info, text.defaults)
+    sampling = sampling_of(request, logprobs, info, text.defaults, text.tokenizer)
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
     begun = (request.messages[-1].content or "") if request.continue_final_message else ""
     markup = Markup.of(text, conversation.tools, conversation.text, begun, has_grammar=constraint is not None)
@@ -113,10 +114,25 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     shown_ids = shown_special_ids(request, text.tokenizer) | frozenset(markers)
     budget = _reasoning(service, request).budget_tokens
     rule = markup.thinking_rule(budget, text.tokenizer)
-    return [
+    choices = [
         Choice(replace(submit, thinking=rule), stops, markup.parser(request.repetition_detection), shown_ids)
         for submit in submits
     ]
+    choices[0].report = prompt_report(request, conversation.tokens, text)
+    return choices
+
+
+def prompt_report(request: ChatRequest, prompt: list[int], text: TextCodec) -> PromptReport | None:
+    """Return the report of vLLM's ``prompt_logprobs``; None without it.
+
+    Raises:
+        ApiError: it would be too long.
+    """
+    if request.prompt_logprobs is None:
+        return None
+    check_scores(len(prompt), request.prompt_logprobs, "prompt_logprobs")
+    names = text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
+    return PromptReport(names, prompt, alternatives=request.prompt_logprobs)
 
 
 def _reasoning(service: Service, request: ChatRequest) -> Reasoning:

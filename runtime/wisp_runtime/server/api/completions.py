@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from wisp_runtime.engine.transport.messages import Ready
 from wisp_runtime.server.answers.parser import AnswerParser
-from wisp_runtime.server.answers.parts import AnswerDelta
-from wisp_runtime.server.api.errors import bad_request, unsupported
+from wisp_runtime.server.api.completion_format import CompletionFormatter
+from wisp_runtime.server.api.errors import bad_request, check_scores, unsupported
 from wisp_runtime.server.api.generation import Choice
-from wisp_runtime.server.api.logprobs import CompletionLogprobs, TokenNames, to_json
-from wisp_runtime.server.api.respond import GenerationJob, respond, stop_reason
+from wisp_runtime.server.api.logprobs import PromptReport, TokenNames
+from wisp_runtime.server.api.respond import GenerationJob, respond
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.completion_request import MAX_PROMPTS, CompletionRequest
 from wisp_runtime.server.parsing.sampling import (
@@ -29,6 +31,7 @@ from wisp_runtime.server.parsing.sampling import (
 from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
+from wisp_runtime.server.text.detokenizer import token_offsets
 from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
@@ -48,6 +51,9 @@ async def completions(service: Service, http_request: Request) -> Response:
     choices = _choices(prompts, request, service, priority_of(http_request.headers), constraint)
     names = service.text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
     of_prompt = _choices_of_prompt(request)
+    for index, choice in enumerate(choices):
+        echo, scores_prompt = echoes[index // of_prompt], choice.submit.sampling.prompt_logprobs is not None
+        choice.report = _report(request, choice.submit.prompt, echo, names) if scores_prompt else None
     job = GenerationJob(
         request=request,
         model=service.config.name,
@@ -58,8 +64,9 @@ async def completions(service: Service, http_request: Request) -> Response:
         formatter=lambda index: CompletionFormatter(
             index,
             names,
-            echoes[index // of_prompt],
+            echoes[index // of_prompt].text,
             with_logprobs=request.logprobs is not None,
+            report=choices[index if request.stream else index // of_prompt * of_prompt].report,
             prompt_ids=choices[index].submit.prompt if request.return_token_ids else None,
         ),
         choices_per_prompt=of_prompt,
@@ -84,9 +91,12 @@ def _refuse(request: CompletionRequest) -> None:
         )
     if request.stream and _choices_of_prompt(request) > returned:
         raise unsupported("best_of", "In a stream the best cannot be known before the end: leave one out.")
-    if request.echo and request.logprobs is not None:
-        raise unsupported(
-            "logprobs", "With echo, it would need log-probabilities of the prompt: leave one out."
+    if request.max_tokens == 0 and not request.echo and request.prompt_logprobs is None:
+        raise bad_request(
+            "'max_tokens' is 0: nothing is generated, and nothing of the prompt reported. Set echo or "
+            "prompt_logprobs, or ask for at least 1.",
+            "max_tokens",
+            "invalid_value",
         )
     if len(request.prompt) * _choices_of_prompt(request) > MAX_PROMPTS:
         name = "best_of" if request.best_of is not None else "n"
@@ -116,16 +126,48 @@ def _encode_prompts(tokenizer: ModelTokenizer, request: CompletionRequest, info:
     return prompts
 
 
-def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest, prompts: list[list[int]]) -> list[str]:
-    """Return the text of each prompt, as it was sent unless it was truncated; empty texts without echo."""
+class Echo(NamedTuple):
+    """Text of a prompt, and the place of each of its tokens in it; both are empty if they are not wanted."""
+
+    text: str = ""
+    offsets: Sequence[int] = ()
+
+
+def _echoes(tokenizer: ModelTokenizer, request: CompletionRequest, prompts: list[list[int]]) -> list[Echo]:
+    """Return the text of each prompt, as it was sent unless it was truncated."""
     if not request.echo:
-        return [""] * len(prompts)
-    is_sent = request.truncate_prompt_tokens is None
-    pairs = zip(request.prompt, prompts, strict=True)
-    return [
-        prompt if is_sent and isinstance(prompt, str) else tokenizer.decode(tokens)
-        for prompt, tokens in pairs
-    ]
+        return [Echo()] * len(prompts)
+    echoes = []
+    for sent, tokens in zip(request.prompt, prompts, strict=True):
+        is_sent = isinstance(sent, str) and request.truncate_prompt_tokens is None
+        hidden_ids = tokenizer.special_ids if is_sent else frozenset[int]()
+        text = sent if is_sent and isinstance(sent, str) else tokenizer.decode(tokens)
+        with_offsets = request.logprobs is not None
+        echoes.append(Echo(text, token_offsets(tokenizer.decode, tokens, hidden_ids) if with_offsets else ()))
+    return echoes
+
+
+def _report(request: CompletionRequest, prompt: Sequence[int], echo: Echo, names: TokenNames) -> PromptReport:
+    """Return the report of a prompt's log-probabilities."""
+    return PromptReport(
+        names,
+        prompt,
+        offsets=echo.offsets or None,
+        echo_alternatives=request.logprobs or 0,
+        alternatives=request.prompt_logprobs,
+    )
+
+
+def _prompt_alternatives(request: CompletionRequest, prompts: list[list[int]]) -> int | None:
+    """Return how many alternatives of each of the prompts' tokens are computed; None reports nothing."""
+    of_echo = request.logprobs if request.echo else None
+    wanted = [number for number in (of_echo, request.prompt_logprobs) if number is not None]
+    if not wanted:
+        return None
+    reports = _choices_of_prompt(request) if request.stream else 1
+    name = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
+    check_scores(reports * sum(map(len, prompts)), max(wanted), name)
+    return max(wanted)
 
 
 def _choices(
@@ -138,7 +180,8 @@ def _choices(
     text, info = service.text, service.info
     of_prompt = _choices_of_prompt(request)
     logprobs = 0 if request.logprobs is None and of_prompt > (request.n or 1) else request.logprobs
-    sampling = sampling_of(request, logprobs, info, text.defaults)
+    sampling = sampling_of(request, logprobs, info, text.defaults, text.tokenizer)
+    sampling = replace(sampling, prompt_logprobs=_prompt_alternatives(request, prompts))
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
     stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
     shown_ids = shown_special_ids(request, text.tokenizer)
@@ -146,89 +189,22 @@ def _choices(
     rule = request.repetition_detection.rule() if request.repetition_detection else None
     for prompt in prompts:
         left = info.max_context - len(prompt)
-        requested = request.max_tokens or min(DEFAULT_MAX_TOKENS, max(left, 1))
-        max_tokens = resolve_max_tokens(len(prompt), requested, info.max_context, "prompt")
+        requested = request.max_tokens if request.max_tokens is not None else DEFAULT_MAX_TOKENS
+        if request.max_tokens is None:
+            requested = min(requested, max(left, 1))
+        max_tokens = resolve_max_tokens(len(prompt), requested or None, info.max_context, "prompt")
+        max_tokens = max_tokens if requested else 1
         submits = submits_of(
             prompt, request, of_prompt, sampling, max_tokens, stop_tokens, priority, constraint
         )
         choices += [
-            Choice(submit, stops, AnswerParser(repetition=rule), shown_ids=shown_ids) for submit in submits
+            Choice(
+                submit,
+                stops,
+                AnswerParser(repetition=rule),
+                shown_ids=shown_ids,
+                is_scored_only=request.max_tokens == 0,
+            )
+            for submit in submits
         ]
     return choices
-
-
-class CompletionFormatter:
-    """One choice of a completion.
-
-    Args:
-        index: number of the choice in a stream.
-        names: names of tokens.
-        echo: text before the generated one.
-        prompt_ids: tokens of the prompt, if token ids are reported.
-    """
-
-    def __init__(
-        self,
-        index: int,
-        names: TokenNames,
-        echo: str,
-        *,
-        with_logprobs: bool,
-        prompt_ids: Sequence[int] | None = None,
-    ) -> None:
-        self._index = index
-        self._names = names
-        self._with_logprobs = with_logprobs
-        self._echo = echo
-        self._sent_chars = len(echo)
-        self._texts = [echo]
-        self._logprobs = CompletionLogprobs(names)
-        self._last = AnswerDelta(())
-        self._with_ids, self._prompt_ids = prompt_ids is not None, prompt_ids
-        self._token_ids: list[int] = []
-
-    def chunks(self, delta: AnswerDelta) -> list[str]:
-        """Return one chunk, or none if it would be empty."""
-        echo, self._echo = self._echo, ""
-        logprobs = None
-        if self._with_logprobs:
-            (logprobs := CompletionLogprobs(self._names)).add(delta, self._sent_chars)
-        self._sent_chars += len(delta.text)
-        ids = self._ids(delta)
-        if not (echo or delta.text or delta.finish or logprobs or ids):
-            return []
-        chunk = self._choice(self._index, echo + delta.text, logprobs, delta, ids)
-        self._prompt_ids = None
-        return [chunk]
-
-    def add(self, delta: AnswerDelta) -> int:
-        """Keep a delta for the complete text; return the characters that are kept."""
-        added_chars = self._logprobs.add(delta, self._sent_chars) if self._with_logprobs else 0
-        self._sent_chars += len(delta.text)
-        self._texts.append(delta.text)
-        self._token_ids += self._ids(delta)
-        self._last = delta
-        return len(delta.text) + added_chars
-
-    def choice(self, index: int) -> str:
-        """Return the complete text as choice ``index``."""
-        logprobs = self._logprobs if self._with_logprobs else None
-        return self._choice(index, "".join(self._texts), logprobs, self._last, self._token_ids)
-
-    def _ids(self, delta: AnswerDelta) -> list[int]:
-        return [] if delta.generated is None or not self._with_ids else [delta.generated]
-
-    def _choice(
-        self,
-        index: int,
-        text: str,
-        logprobs: CompletionLogprobs | None,
-        last: AnswerDelta,
-        token_ids: Sequence[int],
-    ) -> str:
-        ids = f',"token_ids":{to_json(token_ids)}' if self._with_ids else ""
-        prompt_ids = "" if self._prompt_ids is None else f',"prompt_token_ids":{to_json(self._prompt_ids)}'
-        return (
-            f'{{"index":{index},"text":{to_json(text)},"logprobs":{logprobs.text() if logprobs else "null"},'
-            f'"finish_reason":{to_json(last.finish)}{stop_reason(last.stop)}{ids}{prompt_ids}}}'
-        )

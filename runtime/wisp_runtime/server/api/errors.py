@@ -12,6 +12,8 @@ from typing import Any
 QUEUE_RETRY_S = 5
 """Seconds after which a request that found the queue full, or waited in it for too long, may be sent
 again."""
+MAX_SCORES = 1 << 19
+"""Log-probabilities of a request's prompts, alternatives included: 60 MB while they are kept."""
 MAX_MESSAGE_CHARS = 1000  # messages repeat names that the sender chose
 MAX_PARAM_CHARS = 200
 
@@ -131,6 +133,26 @@ def answer_too_long(max_chars: int) -> ApiError:
         "or ask for fewer choices, tokens or log-probabilities.",
         code="answer_too_long",
     )
+
+
+def check_scores(tokens: int, alternatives: int, param: str) -> None:
+    """Refuse reports of prompts that would fill the server's memory.
+
+    Args:
+        tokens: tokens of all prompts.
+        alternatives: alternatives of each.
+        param: field that asks for them.
+
+    Raises:
+        ApiError: they are too many.
+    """
+    if (entries := tokens * (1 + alternatives)) > MAX_SCORES:
+        raise bad_request(
+            f"{param!r} asks for {entries} log-probabilities of prompts, {1 + alternatives} of each token; "
+            f"at most {MAX_SCORES} are reported. Send several requests, or ask for fewer alternatives.",
+            param,
+            "too_many_logprobs",
+        )
 
 
 def reads_too_slowly() -> ApiError:

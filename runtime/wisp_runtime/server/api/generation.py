@@ -26,6 +26,7 @@ from wisp_runtime.server.api.errors import (
     reads_too_slowly,
     unavailable,
 )
+from wisp_runtime.server.api.logprobs import PromptReport
 from wisp_runtime.server.error_budget import ErrorBudget
 from wisp_runtime.server.metrics import Telemetry
 from wisp_runtime.server.text.deltas import TextDeltas
@@ -45,6 +46,8 @@ class Choice:
         stops: strings that end it.
         parser: parser of its text.
         shown_ids: special tokens whose text is shown, or read by the parser.
+        report: report of the log-probabilities of its prompt, or None.
+        is_scored_only: whether its prompt alone is of interest: the token that is generated is dropped.
         total_logprob: sum of the log-probabilities of its tokens, where they are reported.
     """
 
@@ -52,6 +55,8 @@ class Choice:
     stops: StopStrings
     parser: AnswerParser = field(default_factory=AnswerParser)
     shown_ids: frozenset[int] = frozenset()
+    report: PromptReport | None = None
+    is_scored_only: bool = False
     cached_tokens: int = 0
     generated_tokens: int = 0
     total_logprob: float = 0.0
@@ -93,12 +98,23 @@ class Generator:
         submit, tokenizer = choice.submit, self._tokenizer
         hidden_ids = tokenizer.special_ids - choice.shown_ids
         detokenizer = Detokenizer(tokenizer.decode, submit.prompt, hidden_ids)
-        text = TextDeltas(detokenizer, StopFinder(choice.stops), shows_end=choice.stops.is_shown)
+        text = TextDeltas(
+            detokenizer,
+            StopFinder(choice.stops),
+            min_tokens=submit.sampling.min_tokens,
+            shows_end=choice.stops.is_shown,
+        )
         timer = self._telemetry.start_timer(len(submit.prompt))
         self._running.add(submit.request_id)
         try:
             async with aclosing(self._engine.submit(submit)) as events:
                 async for event in events:
+                    if choice.report is not None:
+                        choice.report.add(event.prompt_logprobs)
+                    if event.token is None and event.finish is None:
+                        continue
+                    if choice.is_scored_only and event.token is not None:
+                        event = event._replace(token=None, finish="length", logprobs=None)
                     self._account(choice, event)
                     timer.token(time.monotonic())
                     delta = choice.parser.push(text.push(event))

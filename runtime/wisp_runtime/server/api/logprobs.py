@@ -8,6 +8,7 @@ would stop every other stream for seconds.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from wisp_runtime.engine.transport.messages import TokenLogprobs
@@ -95,21 +96,95 @@ class CompletionLogprobs:
         """
         if delta.token is None or delta.logprobs is None:
             return 0
-        self._tokens.append(self._names.completion_token(delta.token))
-        self._logprobs.append(repr(max(delta.logprobs.chosen, LOWEST)))
-        self._best.append(self._alternatives(delta.logprobs))
+        return self.add_token(delta.token, delta.logprobs, offset_chars)
+
+    def add_token(self, token: int, logprobs: TokenLogprobs | None, offset_chars: int) -> int:
+        """Add a token, and return the characters of its JSON text; the first of a prompt has no logprobs."""
+        self._tokens.append(self._names.completion_token(token))
+        self._logprobs.append("null" if logprobs is None else repr(max(logprobs.chosen, LOWEST)))
+        self._best.append("null" if logprobs is None else self._alternatives(logprobs))
         self._offsets.append(str(offset_chars))
         return len(self._tokens[-1]) + len(self._best[-1])
 
-    def text(self) -> str:
-        """Return the JSON text."""
+    def text(self, before: CompletionLogprobs | None = None) -> str:
+        """Return the JSON text, of the tokens of ``before`` too."""
+        lists = self._lists
+        if before is not None:
+            lists = [first + rest for first, rest in zip(before._lists, lists, strict=True)]
+        tokens, logprobs, best, offsets = (",".join(each) for each in lists)
         return (
-            f'{{"tokens":[{",".join(self._tokens)}],"token_logprobs":[{",".join(self._logprobs)}],'
-            f'"top_logprobs":[{",".join(self._best)}],"text_offset":[{",".join(self._offsets)}]}}'
+            f'{{"tokens":[{tokens}],"token_logprobs":[{logprobs}],"top_logprobs":[{best}],'
+            f'"text_offset":[{offsets}]}}'
         )
+
+    @property
+    def _lists(self) -> list[list[str]]:
+        return [self._tokens, self._logprobs, self._best, self._offsets]
 
     def _alternatives(self, logprobs: TokenLogprobs) -> str:
         if not logprobs.top:
             return "null"
         best = {self._names.completion_token(token): max(logprob, LOWEST) for token, logprob in logprobs.top}
         return "{" + ",".join([f"{name}:{logprob!r}" for name, logprob in best.items()]) + "}"
+
+
+class PromptReport:
+    """Log-probabilities of a prompt's tokens as JSON text, made as they come: of an echo, and vLLM's list.
+
+    Args:
+        names: names of the tokens.
+        prompt: tokens of the prompt.
+        offsets: place of each token in the echoed text; None without an echo.
+        echo_alternatives, alternatives: alternatives of each token of the echo, and of vLLM's list; None
+            without it.
+    """
+
+    def __init__(
+        self,
+        names: TokenNames,
+        prompt: Sequence[int],
+        *,
+        offsets: Sequence[int] | None = None,
+        echo_alternatives: int = 0,
+        alternatives: int | None = None,
+    ) -> None:
+        self._names, self._prompt = names, prompt
+        self._offsets, self._echo_alternatives = offsets, echo_alternatives
+        self._alternatives = alternatives
+        self._entries = ["null"]
+        self._place = 1
+        self.echo = None if offsets is None else CompletionLogprobs(names)
+        if self.echo is not None:
+            self.echo.add_token(prompt[0], None, 0)
+
+    def add(self, scores: Iterable[TokenLogprobs]) -> None:
+        """Add the log-probabilities of the prompt's next tokens."""
+        for score in scores:
+            token = self._prompt[self._place]
+            if self.echo is not None and self._offsets is not None:
+                kept = TokenLogprobs(score.chosen, score.top[: self._echo_alternatives])
+                self.echo.add_token(token, kept, self._offsets[self._place])
+            if self._alternatives is not None:
+                self._entries.append(self._entry(token, score))
+            self._place += 1
+
+    @property
+    def has_list(self) -> bool:
+        """Whether vLLM's list is wanted."""
+        return self._alternatives is not None
+
+    def text(self) -> str:
+        """Return vLLM's list: an object for each token, null for the first."""
+        return f"[{','.join(self._entries)}]"
+
+    def _entry(self, token: int, score: TokenLogprobs) -> str:
+        """Return the best alternatives and the token itself; its rank is known if it is one of these."""
+        ranked = {each: (rank, value) for rank, (each, value) in enumerate(score.top, start=1)}
+        best = dict(list(ranked.items())[: self._alternatives])
+        listed = {token: ranked.get(token, (None, score.chosen)), **best}
+        return "{" + ",".join([self._alternative(each, *listed[each]) for each in listed]) + "}"
+
+    def _alternative(self, token: int, rank: int | None, logprob: float) -> str:
+        name = self._names.completion_token(token)
+        values = f'"logprob":{max(logprob, LOWEST)!r},"rank":{to_json(rank)},"decoded_token":{name}'
+        return f'"{token}":{{{values}}}'

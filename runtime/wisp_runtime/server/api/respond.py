@@ -54,6 +54,7 @@ class GenerationJob:
         formatter: factory of a choice's formatter, by its index.
         choices_per_prompt: choices of each prompt; the best ``n`` of them are returned.
         extra: further fields of the response; in a stream, of its first chunk.
+        tail: JSON text of further fields of a complete response, after its usage (``,"name":value``).
     """
 
     request: GenerationRequest
@@ -65,6 +66,7 @@ class GenerationJob:
     formatter: Callable[[int], ResponseFormatter]
     choices_per_prompt: int = 1
     extra: dict[str, Any] = field(default_factory=dict)
+    tail: Callable[[], str] = str
 
 
 async def respond(generator: Generator, job: GenerationJob, http_request: Request) -> Response:
@@ -76,7 +78,7 @@ async def respond(generator: Generator, job: GenerationJob, http_request: Reques
         return EventStream(_events(generator, job, envelope | {"object": job.chunk_kind}), headers)
     choices = await unless_client_leaves(http_request.receive, _collect(generator, job))
     envelope |= job.extra
-    body = f'{to_json(envelope)[:-1]},"choices":[{choices}],"usage":{to_json(_usage(job))}}}'
+    body = f'{to_json(envelope)[:-1]},"choices":[{choices}],"usage":{to_json(_usage(job))}{job.tail()}}}'
     return Response(body.encode(), headers=headers, media_type="application/json")
 
 

@@ -5,7 +5,7 @@ A field with a default is one that only some answers have.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -119,6 +119,14 @@ class ChatLogprobs(Answer):
     refusal: None
 
 
+class PromptToken(Answer):
+    """A token that is, or could have been, at a place of the prompt."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
 class ChatChoice(Answer):
     """One of ``n`` answers."""
 
@@ -140,6 +148,7 @@ class ChatCompletion(Answer):
     choices: list[ChatChoice]
     usage: Usage
     prompt_token_ids: list[int] = []
+    prompt_logprobs: list[dict[str, PromptToken] | None] = []
 
 
 class CompletionLogprobs(Answer):
@@ -159,7 +168,7 @@ class CompletionChoice(Answer):
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: str | int | None = None
-    prompt_logprobs: Any = None
+    prompt_logprobs: list[dict[str, PromptToken] | None] = []
     token_ids: list[int] = []
     prompt_token_ids: list[int] = []
 

@@ -22,6 +22,7 @@ class CompletionRequest(GenerationRequest):
 
     prompt: list[str | list[int]]
     echo: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0)] | None = None  # 0: the prompt is scored, nothing generated
     best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
 

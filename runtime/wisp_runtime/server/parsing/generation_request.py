@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
+from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.answers.repetition import RepetitionRule
 from wisp_runtime.server.parsing.refusals import without_refused
 from wisp_runtime.server.parsing.strict_model import StrictModel
@@ -25,6 +26,8 @@ MIN_SEED = -(1 << 63)
 MAX_CHOICES = 128
 MAX_PATTERN_TOKENS = 256
 MIN_REPETITIONS, MAX_REPETITIONS = 2, 1024
+MAX_BAD_WORDS = 64
+MAX_ALLOWED = 1 << 18  # ids of the largest vocabulary that the sampler takes
 MAX_BIASES = 1024  # a GPU holds 4,096 biases and penalties a sequence (engine/execution/sampler.py)
 REQUEST_ID = r"^[A-Za-z0-9._:-]{1,96}$"
 
@@ -33,6 +36,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 TokenId = Annotated[int, Field(ge=0)]
+BadWord = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 # What the fields may be before they are checked, for the OpenAPI document.
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 StopField = StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)]
@@ -88,6 +92,9 @@ class GenerationRequest(StructuredFields):
     top_k: Annotated[int, Field(ge=-1)] | None = None
     min_p: Share | None = None
     repetition_penalty: Annotated[float, Field(ge=MIN_REPETITION, le=MAX_REPETITION)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ALLOWED)] | None = None
+    bad_words: Annotated[list[BadWord], Field(max_length=MAX_BAD_WORDS)] | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=MAX_STOP_TOKENS)] | None = None
     include_stop_str_in_output: bool | None = None
@@ -95,6 +102,7 @@ class GenerationRequest(StructuredFields):
     add_special_tokens: bool | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     request_id: Annotated[str, Field(pattern=REQUEST_ID)] | None = None

@@ -30,7 +30,11 @@ MIN_TOP_P = 1e-6  # the API's 0 means "only the best token"; the engine requires
 
 
 def sampling_of(
-    request: GenerationRequest, logprobs: int | None, info: Ready, defaults: AnswerDefaults
+    request: GenerationRequest,
+    logprobs: int | None,
+    info: Ready,
+    defaults: AnswerDefaults,
+    tokenizer: ModelTokenizer,
 ) -> SamplingParams:
     """Return the sampling parameters of ``request``, except the seed (see :func:`submits_of`).
 
@@ -39,9 +43,10 @@ def sampling_of(
         logprobs: alternatives to report; None reports nothing.
         info: capabilities of the engine.
         defaults: the model's own values of fields that the request leaves out.
+        tokenizer: tokenizer of bad words.
 
     Raises:
-        ApiError: a logit bias names no token of the model.
+        ApiError: a field names no token of the model.
     """
     named = {name: getattr(request, name) for name in FIELDS if getattr(request, name) is not None}
     sampling = replace(defaults.sampling, **named)
@@ -53,7 +58,31 @@ def sampling_of(
         frequency_penalty=request.frequency_penalty or 0.0,
         logit_bias=_biases(request.logit_bias or {}, info.vocab_size),
         logprobs=logprobs,
+        prompt_logprobs=request.prompt_logprobs,
+        min_tokens=request.min_tokens or 0,
+        allowed_tokens=_allowed(request.allowed_token_ids, info.vocab_size),
+        bad_words=_bad_words(request.bad_words or (), tokenizer, info.vocab_size),
     )
+
+
+def _allowed(ids: Sequence[int] | None, vocab_size: int) -> bytes | None:
+    """Return the bits of the tokens ``ids``, in complete words of 32."""
+    if ids is None:
+        return None
+    check_token_ids(ids, vocab_size, "allowed_token_ids")
+    bits = bytearray(-(-vocab_size // 32) * 4)
+    for token in ids:
+        bits[token // 8] |= 1 << token % 8
+    return bytes(bits)
+
+
+def _bad_words(
+    words: Sequence[str], tokenizer: ModelTokenizer, vocab_size: int
+) -> tuple[tuple[int, ...], ...]:
+    """Return the tokens of each word, at the beginning of a text and behind a blank."""
+    texts = [text for word in words for text in (word, f" {word.lstrip()}")]
+    runs = dict.fromkeys(tuple(tokenizer.encode(text, adds_special=False)) for text in texts)
+    return tuple(run for run in runs if run and max(run) < vocab_size)
 
 
 def _biases(biases: dict[str, float], vocab_size: int) -> tuple[tuple[int, float], ...]:
@@ -87,11 +116,20 @@ def submits_of(
     The request's seed applies to each of its prompts as if sent alone. Without one, each prompt gets a
     random seed, so that equal prompts of a list have different choices.
 
+    The first choice alone scores the prompt, or in a stream each, as it begins.
+
     Args:
         stop_tokens: token ids that end a choice.
         priority: level of priority; lower runs first.
         constraint: grammar of each choice; None: any text.
     """
+    if sampling.min_tokens > max_tokens:
+        raise bad_request(
+            f"'min_tokens' is {sampling.min_tokens}, and at most {max_tokens} are generated: lower it, or "
+            "raise max_tokens.",
+            "min_tokens",
+            "invalid_value",
+        )
     seed = secrets.randbits(SEED_BITS) if request.seed is None else request.seed
     first = Submit(
         request_id="",
@@ -108,7 +146,11 @@ def submits_of(
         replace(
             first,
             request_id=uuid.uuid4().hex,
-            sampling=replace(sampling, seed=choice_seed(seed, index)),
+            sampling=replace(
+                sampling,
+                seed=choice_seed(seed, index),
+                prompt_logprobs=sampling.prompt_logprobs if index == 0 or request.stream else None,
+            ),
         )
         for index in range(choices)
     ]

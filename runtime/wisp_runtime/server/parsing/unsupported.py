@@ -14,3 +14,5 @@ def refuse_unsupported(request: GenerationRequest) -> None:
     """
     if request.stream_options is not None and not request.stream:
         raise unsupported("stream_options", "It is only for streams: set stream to true.")
+    if request.prompt_logprobs is not None and request.stream:
+        raise unsupported("prompt_logprobs", "A stream does not report them: leave stream out.")

@@ -55,6 +55,17 @@ class Detokenizer:
         return new
 
 
+def token_offsets(
+    decode: Callable[[Sequence[int]], str], tokens: Sequence[int], skip: Collection[int] = ()
+) -> list[int]:
+    """Return the place in their text at which each of ``tokens`` begins."""
+    detokenizer, offsets, chars = Detokenizer(decode, skip=skip), list[int](), 0
+    for token in tokens:
+        offsets.append(chars)
+        chars += len(detokenizer.push(token))
+    return offsets
+
+
 def _shared_chars(before: str, after: str) -> int:
     """Return how many characters two texts have in common at their start."""
     if after.startswith(before):

@@ -59,6 +59,7 @@ def _chunks_with_usage(outcome):
     return outcome.response.text.count('"usage":{"prompt_tokens"')
 
 
+SECOND_TOKEN = {"105": {"logprob": -0.25, "rank": 1, "decoded_token": "i"}}
 # Field, its value, the endpoints, fields beside it, and its effect: false without the field, true with it.
 WORKS = [
     ("stream", True, BOTH, {}, _is_stream),
@@ -90,6 +91,37 @@ WORKS = [
     ("frequency_penalty", 0.5, BOTH, {}, lambda o: o.sampling.frequency_penalty == 0.5),
     ("repetition_penalty", 1.5, BOTH, {}, lambda o: o.sampling.repetition_penalty == 1.5),
     ("logit_bias", {"5": 2}, BOTH, {}, lambda o: o.sampling.logit_bias == ((5, 2.0),)),
+    ("min_tokens", 6, BOTH, {"stop": "o"}, lambda o: o.text == "Hello, w"),
+    ("min_tokens", 6, BOTH, {}, lambda o: o.sampling.min_tokens == 6),
+    (
+        "allowed_token_ids",
+        [5, 31],
+        BOTH,
+        {},
+        lambda o: o.sampling.allowed_tokens == b"\x20\0\0\x80" + bytes(32),
+    ),
+    (
+        "bad_words",
+        ["ab"],
+        BOTH,
+        {},
+        lambda o: o.sampling.bad_words == (tuple(b"ab"), tuple(b" ab")),
+    ),
+    (
+        "prompt_logprobs",
+        1,
+        (COMPLETE,),
+        {},
+        lambda o: o.choice.get("prompt_logprobs") == [None, SECOND_TOKEN],
+    ),
+    (
+        "prompt_logprobs",
+        0,
+        (CHAT,),
+        {},
+        lambda o: len(o.answer.get("prompt_logprobs", ())) == len(o.submit.prompt),
+    ),
+    ("max_tokens", 0, (COMPLETE,), {"echo": True}, lambda o: o.text == "hi"),
     ("cache_salt", "secret", BOTH, {}, lambda o: o.submit.cache_salt != 0),
     ("logprobs", True, (CHAT,), {}, lambda o: bool(o.choice["logprobs"])),
     ("logprobs", 2, (COMPLETE,), {}, lambda o: "top_logprobs" in (o.choice["logprobs"] or {})),
@@ -292,6 +324,19 @@ def test_every_field_that_is_read_is_in_a_table(path, model):
         (COMPLETE, {"truncate_prompt_tokens": -2}, "truncate_prompt_tokens"),
         (COMPLETE, {"truncation_side": "left"}, "truncation_side"),
         (COMPLETE, {"truncate_prompt_tokens": 1, "truncation_side": "middle"}, "truncation_side"),
+        (COMPLETE, {"min_tokens": 17}, "min_tokens"),  # 16 are generated
+        (CHAT, {"min_tokens": 5, "max_tokens": 4}, "min_tokens"),
+        (COMPLETE, {"allowed_token_ids": []}, "allowed_token_ids"),
+        (COMPLETE, {"allowed_token_ids": [264]}, "allowed_token_ids"),
+        (COMPLETE, {"bad_words": [""]}, "bad_words"),
+        (COMPLETE, {"bad_words": ["x"] * 65}, "bad_words"),
+        (COMPLETE, {"prompt_logprobs": 21}, "prompt_logprobs"),
+        (COMPLETE, {"prompt_logprobs": -1}, "prompt_logprobs"),
+        (CHAT, {"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
+        (COMPLETE, {"prompt_logprobs": 20, "prompt": [[1] * 490] * 60}, "prompt_logprobs"),
+        (COMPLETE, {"echo": True, "logprobs": 20, "prompt": [[1] * 490] * 60}, "logprobs"),
+        (COMPLETE, {"max_tokens": 0}, "max_tokens"),
+        (CHAT, {"max_tokens": 0}, "max_tokens"),
         (COMPLETE, {"request_id": "a b"}, "request_id"),
         (COMPLETE, {"request_id": "a" * 97}, "request_id"),
         (COMPLETE, {"prompt": "x" * 9000, "truncate_prompt_tokens": 1}, "prompt"),
@@ -305,5 +350,5 @@ def test_every_field_that_is_read_is_in_a_table(path, model):
 def test_a_value_or_a_pair_of_fields_that_means_nothing_is_a_400_that_names_it(api, path, fields, param):
     response = api.post(path, json=BODIES[path] | fields)
     assert response.status_code == 400, response.text
-    assert response.json()["error"]["param"] == param
+    assert response.json()["error"]["param"].split(".")[0] == param
     assert param in response.json()["error"]["message"]

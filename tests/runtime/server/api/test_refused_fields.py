@@ -24,15 +24,15 @@ VLLM_CHAT = """
     add_generation_prompt chat_template chat_template_kwargs continue_final_message documents echo
 """
 VLLM = """
-    add_special_tokens cache_salt detokenize ec_transfer_params extra_args flat_logprobs guided_choice
-    guided_grammar guided_json guided_regex ignore_eos include_reasoning include_stop_str_in_output
-    kv_transfer_params length_penalty logits_processors logprob_token_ids media_io_kwargs min_p
-    mm_processor_kwargs priority prompt_embeds prompt_logprob_start prompt_logprob_token_ids
-    repetition_detection repetition_penalty request_id return_mm_kwargs return_prompt_text
-    return_token_ids return_token_offsets return_tokens_as_token_ids routed_experts_prompt_start
-    session_id skip_special_tokens spaces_between_special_tokens stop_token_ids stream_interval
-    structured_outputs thinking_token_budget top_k trace_decode_token_ids truncate_prompt_tokens
-    truncation_side use_beam_search vllm_xargs watermarking
+    add_special_tokens allowed_token_ids bad_words cache_salt detokenize ec_transfer_params extra_args
+    flat_logprobs guided_choice guided_grammar guided_json guided_regex ignore_eos include_reasoning
+    include_stop_str_in_output kv_transfer_params length_penalty logits_processors logprob_token_ids
+    media_io_kwargs min_p min_tokens mm_processor_kwargs priority prompt_embeds prompt_logprob_start
+    prompt_logprob_token_ids prompt_logprobs repetition_detection repetition_penalty request_id
+    return_mm_kwargs return_prompt_text return_token_ids return_token_offsets return_tokens_as_token_ids
+    routed_experts_prompt_start session_id skip_special_tokens spaces_between_special_tokens
+    stop_token_ids stream_interval structured_outputs thinking_token_budget top_k trace_decode_token_ids
+    truncate_prompt_tokens truncation_side use_beam_search vllm_xargs watermarking
 """
 SGLANG = """
     bootstrap_host bootstrap_port bootstrap_room custom_logit_processor custom_params data_parallel_rank
