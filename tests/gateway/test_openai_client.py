@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import httpx
 import openai
 import pytest
 
@@ -32,6 +33,29 @@ def test_completions_take_the_same_way(world):
     world.model("m", pod)
     world.start().openai().completions.create(model="m", prompt="hello")
     assert pod.seen[0].path == "/v1/completions"
+
+
+def test_embeddings_pass_as_the_chunks_that_a_pod_sends(world):
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    entry = b'{"object":"embedding","index":%d,"embedding":"AACAPwAAAEA="}'  # 1 and 2
+    parts = (b'{"object":"list","data":[' + entry % 0, b"," + entry % 1, b'],"model":"m","usage":{}}')
+    pod = world.pod(world.does.write(head, *map(world.framed, parts), b"0\r\n\r\n", gap_s=0.01))
+    world.model("m", pod)
+    answer = world.start().openai().embeddings.create(model="m", input=["a", "b"])
+    assert [entry.embedding for entry in answer.data] == [[1.0, 2.0]] * 2
+    assert pod.seen[0].path == "/v1/embeddings"
+
+
+def test_paths_as_other_servers_have_them_lead_to_the_model_of_the_body(world):
+    pod = world.pod()
+    world.model("m", pod)
+    world.start()
+    for path in ("/rerank", "/v2/rerank", "/score", "/tokenize", "/detokenize"):
+        assert httpx.post(world.url + path, json={"model": "default/m"}).status_code == 200
+        assert httpx.post(world.url + path, json={}).json()["error"]["param"] == "model"
+    expect = ["/v1/rerank", "/v2/rerank", "/v1/score", "/v1/tokenize", "/v1/detokenize"]
+    assert [seen.path for seen in pod.seen] == expect
+    assert {seen.json["model"] for seen in pod.seen} == {"m"}
 
 
 def test_the_alias_and_the_models_own_url(world):

@@ -247,7 +247,7 @@ def test_a_body_over_the_limit_is_refused(api, is_chunked):
     [
         ("GET", "/", 404, "unknown_path"),
         ("GET", "/v1", 404, "unknown_path"),
-        ("POST", "/v1/embeddings", 404, "unknown_path"),
+        ("POST", "/v1/audio/speech", 404, "unknown_path"),
         ("POST", "/v1/chat/completions/", 404, "unknown_path"),
         ("GET", CHAT, 405, "method_not_allowed"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
