@@ -17,10 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wisp_runtime.server.api.anthropic.models import model_info, model_list
 from wisp_runtime.server.api.anthropic.paths import count_tokens, messages
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
-from wisp_runtime.server.api.dialects import dialect_of, error_response
+from wisp_runtime.server.api.dialects import ANTHROPIC, dialect_of, error_response
 from wisp_runtime.server.api.embeddings import embeddings
 from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.api.responses import endpoints as responses
@@ -82,14 +83,17 @@ def _without_request(respond: Callable[[], Response]) -> Endpoint:
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
-    async def models(_: Request) -> Response:
+    async def models(request: Request) -> Response:
+        if dialect_of(request.scope) is ANTHROPIC:
+            return JSONResponse(model_list(service))
         data = [_described(name, service) for name in service.config.names]
         return JSONResponse({"object": "list", "data": data})
 
     async def one_model(request: Request) -> Response:
         name = request.path_params["name"]
         service.check_name(name)
-        return JSONResponse(_described(name, service))
+        describe = model_info if dialect_of(request.scope) is ANTHROPIC else _described
+        return JSONResponse(describe(name, service))
 
     app.add_route(OPENAPI, partial(_openapi, service), methods=["GET"])
     app.add_route("/v1/models", models, methods=["GET"])

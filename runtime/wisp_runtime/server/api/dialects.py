@@ -1,5 +1,7 @@
 """API dialects: the format of errors and the headers with a request's id, chosen by the request's path.
 
+Of the paths that two APIs have, the header ``anthropic-version`` chooses, which Anthropic's clients send.
+
 Errors are raised as :class:`ApiError` everywhere; the format is chosen where they are sent.
 """
 
@@ -17,7 +19,8 @@ from wisp_runtime.server.api.anthropic import errors as anthropic
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.http.request_id import HEADER, id_of
 
-MESSAGES = "/v1/messages"
+MESSAGES, MODELS = "/v1/messages", "/v1/models"
+VERSION = b"anthropic-version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,10 @@ ANTHROPIC = Dialect(anthropic.error_body, error_event="error", id_headers=(HEADE
 
 def dialect_of(scope: Scope) -> Dialect:
     """Return the dialect of a request."""
-    path: str = scope["path"]
-    return ANTHROPIC if path == MESSAGES or path.startswith(f"{MESSAGES}/") else OPENAI
+    if _is_below(MESSAGES, scope):
+        return ANTHROPIC
+    is_shared = _is_below(MODELS, scope)
+    return ANTHROPIC if is_shared and any(name == VERSION for name, _ in scope["headers"]) else OPENAI
 
 
 def error_response(error: ApiError, scope: Scope) -> Response:
@@ -60,3 +65,8 @@ def error_event(error: ApiError, scope: Scope) -> bytes:
     body = json.dumps(dialect.error_body(error, id_of(scope)), ensure_ascii=False, separators=(",", ":"))
     name = f"event: {dialect.error_event}\n" if dialect.error_event else ""
     return f"{name}data: {body}\n\n".encode()
+
+
+def _is_below(path: str, scope: Scope) -> bool:
+    asked: str = scope["path"]
+    return asked == path or asked.startswith(f"{path}/")

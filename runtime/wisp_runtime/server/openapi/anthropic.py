@@ -94,3 +94,24 @@ class CountedTokens(Answer):
     """Tokens of a conversation."""
 
     input_tokens: int
+
+
+class AnthropicModel(Answer):
+    """A name of the model."""
+
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+    max_tokens: int
+
+
+class AnthropicModels(Answer):
+    """The names of the model, all on one page."""
+
+    data: list[AnthropicModel]
+    has_more: Literal[False]
+    first_id: str
+    last_id: str

@@ -12,9 +12,21 @@ from wisp_runtime.server.parsing.pooling_requests import EmbeddingRequest, Reran
 from wisp_runtime.server.parsing.token_requests import DetokenizeRequest, TokenizeRequest
 
 OPERATIONS = (
-    Operation("get", "/v1/models", "List the names of the served model.", answers.Models, statuses=(503,)),
     Operation(
-        "get", "/v1/models/{name}", "Describe one of its names.", answers.ModelCard, statuses=(404, 503)
+        "get",
+        "/v1/models",
+        "List the names of the served model; with anthropic-version, as Anthropic's API does.",
+        answers.Models | anthropic.AnthropicModels,
+        error=answers.Error | anthropic.AnthropicError,
+        statuses=(503,),
+    ),
+    Operation(
+        "get",
+        "/v1/models/{name}",
+        "Describe one of its names; with anthropic-version, as Anthropic's API does.",
+        answers.ModelCard | anthropic.AnthropicModel,
+        error=answers.Error | anthropic.AnthropicError,
+        statuses=(404, 503),
     ),
     Operation(
         "post",

@@ -7,7 +7,27 @@ from dataclasses import replace
 import anthropic
 import httpx
 import pytest
+from anthropic import types
 from fake_engine import END, MAX_CONTEXT, live_server, tokens_of
+
+from wisp_runtime.server.parsing.anthropic.blocks import (
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
+from wisp_runtime.server.parsing.anthropic.requests import (
+    REFUSED,
+    AdaptiveThinking,
+    CountTokensRequest,
+    Diagnostics,
+    EnabledThinking,
+    MessagesRequest,
+    Metadata,
+    OutputConfig,
+)
+from wisp_runtime.server.parsing.anthropic.tools import ToolDefinition
 
 ASK = [{"role": "user", "content": "hi"}]
 EPHEMERAL = {"type": "ephemeral"}
@@ -282,6 +302,57 @@ def test_a_client_that_leaves_aborts_its_answer(api, server, is_streamed):
         assert time.monotonic() < deadline
         time.sleep(0.01)
     assert server.engine.aborted == [server.engine.submitted[0].request_id]
+
+
+def test_it_lists_the_names_of_the_model(client):
+    (model,) = client.models.list()
+    assert (model.id, model.type, model.max_input_tokens) == ("tiny", "model", 4096)
+    assert client.models.retrieve("tiny") == model
+    with pytest.raises(anthropic.NotFoundError, match="serves 'tiny'"):
+        client.models.retrieve("claude-opus-5")
+
+
+def test_a_path_that_is_not_there_is_refused_in_its_format(client):
+    with pytest.raises(anthropic.NotFoundError) as raised:
+        client.messages.batches.list()
+    assert raised.value.body["error"]["type"] == "not_found_error"
+
+
+# Headers of the SDK, not fields of the body.
+HEADERS = {"betas", "user_profile_id", "workspace_id"}
+
+
+@pytest.mark.parametrize(
+    ("params", "model"),
+    [
+        (types.message_create_params.MessageCreateParamsBase, MessagesRequest),
+        (types.beta.message_create_params.MessageCreateParamsBase, MessagesRequest),
+        (types.message_count_tokens_params.MessageCountTokensParams, CountTokensRequest),
+        (types.beta.message_count_tokens_params.MessageCountTokensParams, CountTokensRequest),
+    ],
+)
+def test_every_field_of_the_client_is_served_or_refused_by_a_remedy(params, model):
+    assert set(params.__annotations__) <= {*model.model_fields, *REFUSED, *HEADERS}
+
+
+@pytest.mark.parametrize(
+    ("params", "model"),
+    [
+        (types.ToolParam, ToolDefinition),
+        (types.TextBlockParam, TextBlock),
+        (types.ThinkingBlockParam, ThinkingBlock),
+        (types.RedactedThinkingBlockParam, RedactedThinkingBlock),
+        (types.ToolUseBlockParam, ToolUseBlock),
+        (types.ToolResultBlockParam, ToolResultBlock),
+        (types.ThinkingConfigEnabledParam, EnabledThinking),
+        (types.ThinkingConfigAdaptiveParam, AdaptiveThinking),
+        (types.OutputConfigParam, OutputConfig),
+        (types.MetadataParam, Metadata),
+        (types.DiagnosticsParam, Diagnostics),
+    ],
+)
+def test_every_field_of_its_objects_is_known(params, model):
+    assert set(params.__annotations__) <= set(model.model_fields)
 
 
 def test_answers_are_counted_by_path(client, api):

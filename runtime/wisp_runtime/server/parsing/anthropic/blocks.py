@@ -63,6 +63,7 @@ class ToolUseBlock(MarkedModel):
     name: Name
     input: dict[str, Any]
     caller: Caller | None = None
+    toolset_name: None = None  # of Anthropic's own tools
 
 
 def _only(*kinds: str) -> BeforeValidator:
@@ -98,6 +99,7 @@ class ToolResultBlock(MarkedModel):
     tool_use_id: CallId
     content: Texts | None = None
     is_error: bool | None = None
+    toolset_name: None = None
 
 
 Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
