@@ -103,6 +103,10 @@ memory_formats() {  # of quantized weights: what is predicted is what is allocat
     done
   done
 }
+constrained() {  # steps with a grammar beside steps without
+  "$PYTHON" tests/bench/bench_constrained.py --device cuda --shape "$SHAPE" --batch 1,8,32 --prompt 512 --tokens 256 \
+    --record "$WORK/records/constrained-$SHAPE.json" && stamp "constrained-$SHAPE" "$WORK/records/constrained-$SHAPE.json"
+}
 kv_capacity() {
   "$PYTHON" tests/bench/memory/kv_capacity.py "$WORK/records/kv-capacity.json" &&
     stamp kv-capacity "$WORK/records/kv-capacity.json"
@@ -158,6 +162,7 @@ run() {
       bench decode decode-smollm2-135m --shape smollm2-135m --batch 1,32 &&
         bench decode decode-llama-3.2-3b --shape llama-3.2-3b --batch 1,8 &&
         bench decode decode-qwen3-8b --shape qwen3-8b --batch 1,8,32 ;;
+    constrained) constrained ;;
     torch) bench decode "torch-$SHAPE" --shape "$SHAPE" --batch 1,32 --against torch --steps 128 ;;
     profile-prefill) profile profile-prefill --prompt 2048 ;;
     profile-*) profile "$1" --batch "${1#profile-}" --context 512 ;;
@@ -170,7 +175,7 @@ run() {
 
 if [ "${1:-}" = --list ] || [ $# = 0 ]; then
   for group in env build tests parity bench formats profile kernels sanitizer; do echo "$group: $(expand "$group" | tr '\n' ' ')"; done
-  echo "also: decode-sampled, any tests/gpu/*/test_NAME.py as NAME, any tests/bench/bench_NAME.py as kernel-NAME"
+  echo "also: decode-sampled, constrained, any tests/gpu/*/test_NAME.py as NAME, any tests/bench/bench_NAME.py as kernel-NAME"
   exit 0
 fi
 if [ "${1:-}" = --run ]; then run "$2"; exit; fi  # one stage, in a process of its own that timeout can end
