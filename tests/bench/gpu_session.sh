@@ -104,7 +104,7 @@ memory_formats() {  # of quantized weights: what is predicted is what is allocat
   done
 }
 constrained() {  # steps with a grammar beside steps without
-  "$PYTHON" tests/bench/bench_constrained.py --device cuda --shape "$SHAPE" --batch 1,8,32 --prompt 512 --tokens 256 \
+  "$PYTHON" tests/bench/constrained/cost.py --device cuda --shape "$SHAPE" --batch 1,8,32 --prompt 512 --tokens 256 \
     --record "$WORK/records/constrained-$SHAPE.json" && stamp "constrained-$SHAPE" "$WORK/records/constrained-$SHAPE.json"
 }
 kv_capacity() {

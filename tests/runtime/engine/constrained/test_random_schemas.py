@@ -1,4 +1,4 @@
-"""Answers of noise to random JSON schemas; tests/bench/quality/random_schemas.py has ten thousand."""
+"""Answers of noise to random JSON schemas; tests/bench/constrained/random_schemas.py has ten thousand."""
 
 import json
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jsonschema import Draft202012Validator
 
-sys.path.insert(0, str(Path(__file__).parents[4] / "tests/bench/quality"))
+sys.path.insert(0, str(Path(__file__).parents[4] / "tests/bench/constrained"))
 from random_schemas import check, fault_of
 from schema_maker import SchemaMaker
 

@@ -1,8 +1,8 @@
 """Cost of grammars: of a mask, and of a step of the engine beside the same step without a grammar.
 
-    python tests/bench/bench_constrained.py                                    the example model on the CPU
-    python tests/bench/bench_constrained.py --vocabulary qwen.tiktoken         masks of another vocabulary too
-    python tests/bench/bench_constrained.py --device cuda --shape llama-3-8b   random weights on a GPU
+    python tests/bench/constrained/cost.py                                    the example model on the CPU
+    python tests/bench/constrained/cost.py --vocabulary qwen.tiktoken         masks of another vocabulary too
+    python tests/bench/constrained/cost.py --device cuda --shape llama-3-8b   random weights on a GPU
 
 Steps: answers with a grammar and without take turns in the engine's loop, so that what else the machine does
 slows both; the time of a step is the gap between two of its outputs, and its CPU time that of all threads in
@@ -88,9 +88,9 @@ def grammar_of(fields: dict[str, Any]) -> str:
 
 
 def made_vocabulary(size: int) -> Vocabulary:
-    """Return a vocabulary like a model's: bytes, words with and without a space, numbers, signs, pieces."""
+    """Return a vocabulary like a model's: bytes, words with and without a space, numbers, signs, fragments."""
     source = random.Random(0)
-    words = (Path(__file__).parent / "quality/english.txt").read_text().split()
+    words = (Path(__file__).parents[1] / "quality/english.txt").read_text().split()
     tokens = dict.fromkeys([b"<end>", *(bytes([byte]) for byte in range(256))])
     tokens |= dict.fromkeys(text.encode() for word in words for text in (word, f" {word}"))
     tokens |= dict.fromkeys(str(number).encode() for number in range(1000))
@@ -99,8 +99,8 @@ def made_vocabulary(size: int) -> Vocabulary:
     tokens |= dict.fromkeys(sign.encode() for sign in signs)
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     while len(tokens) < size:
-        piece = "".join(source.choices(letters, range(26, 0, -1), k=source.randint(2, 9)))
-        tokens[source.choice((piece, f" {piece}", piece.title())).encode()] = None
+        fragment = "".join(source.choices(letters, range(26, 0, -1), k=source.randint(2, 9)))
+        tokens[source.choice((fragment, f" {fragment}", fragment.title())).encode()] = None
     return _of_bytes(list(tokens)[:size])
 
 
@@ -152,7 +152,7 @@ def measure_masks(name: str, vocabulary: Vocabulary) -> list[dict[str, Any]]:
 
 
 def _mask_times(matcher: LLMatcher, vocabulary: Vocabulary, batch: int) -> list[float]:
-    """Return the microseconds of CPU time of each step: a token of each answer is parsed, its masks follow."""
+    """Return the microseconds of CPU time in which each step parses its tokens and computes its masks."""
     noise, times = np.random.default_rng(0), list[float]()
     words = np.zeros((batch, words_of(vocabulary.size)), np.uint32)
     grammars = [Grammar(matcher.deep_copy(), vocabulary) for _ in range(batch)]
@@ -249,7 +249,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt")
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each answer")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--record", type=Path, default=Path(__file__).parent / "records/constrained.json")
+    parser.add_argument("--record", type=Path, default=Path(__file__).parents[1] / "records/constrained.json")
     options = parser.parse_args()
     shape = options.shape
     if shape is None:
@@ -280,7 +280,7 @@ def main() -> None:
         "machine": f"{platform.machine()}, {os.cpu_count()} threads, load {load:.1f} at the start",
         "gpu": target.gpu,
         "python": platform.python_version(),
-        "command": shown_command(["python", "tests/bench/bench_constrained.py", *sys.argv[1:]]),
+        "command": shown_command(["python", "tests/bench/constrained/cost.py", *sys.argv[1:]]),
         "rows": rows,
     }
     content = {name: value for name, value in content.items() if value is not None}

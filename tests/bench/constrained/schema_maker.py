@@ -95,7 +95,12 @@ class SchemaMaker:
         """Return a schema of numbers."""
         low = round(self.random.uniform(-100, 100), self.random.randint(0, 3))
         bounds = {"minimum": low, "maximum": round(low + self.random.choice((0.5, 3, 1000)), 3)}
-        kinds = ({}, bounds, {"exclusiveMinimum": low}, {"exclusiveMaximum": low, "minimum": low - 10})
+        kinds = (
+            {},
+            bounds,
+            {"exclusiveMinimum": low},
+            {"exclusiveMaximum": low, "minimum": round(low - 10, 3)},
+        )
         return {"type": "number", **self.random.choice(kinds)}
 
     def choice(self, _depth: int = 0) -> dict[str, Any]:
