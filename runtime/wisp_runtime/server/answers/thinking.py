@@ -28,7 +28,8 @@ class ThinkingParser:
     Args:
         opening: marker in front of thinking.
         closing: marker behind it.
-        starts_open: whether the prompt ends within thinking, so that the answer begins there.
+        starts_open: whether the prompt ends within thinking, so that the answer begins there. An opening
+            marker that the model repeats is dropped.
         may_reopen: whether thinking may also begin behind text. Otherwise it begins the answer, and an
             opening marker behind text is text: the model may write about markers.
         call_openings: texts with which a tool call begins. Thinking ends in front of one: some models call
@@ -47,14 +48,15 @@ class ThinkingParser:
         self._opening, self._closing = opening, closing
         self._ends = (closing, *call_openings)
         self._may_reopen = may_reopen
-        self._state = _State.THINKING if starts_open else _State.BEFORE
+        self._state = _State.BEFORE
+        self._unmarked = _State.THINKING if starts_open else _State.TEXT
         self._drops_newlines = starts_open
         self._held = ""
 
     @property
     def is_thinking(self) -> bool:
         """Whether the text that comes next is thinking, unless a marker is under way."""
-        return self._state is _State.THINKING
+        return _State.THINKING is (self._unmarked if self._state is _State.BEFORE else self._state)
 
     def push(self, text: str) -> Sequence[Part]:
         """Add text; return the parts that are certain by now."""
@@ -92,7 +94,7 @@ class ThinkingParser:
             return self._enter(_State.THINKING, rest[len(self._opening) :])
         if is_whitespace_short and self._opening.startswith(rest):
             return False
-        self._state = _State.TEXT
+        self._state = self._unmarked
         return True
 
     def _think(self, parts: list[Part]) -> bool:

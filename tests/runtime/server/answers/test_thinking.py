@@ -124,11 +124,10 @@ def test_a_message_that_is_continued_may_have_begun_to_think(begun, begins):
 
 
 def test_an_answer_within_thinking_needs_no_opening_marker():
-    assert parse(["\nHm.\n</think>\n\nYes."], prompt="<｜Assistant｜><think>\n") == [
-        Thinking("Hm."),
-        Text("Yes."),
-    ]
-    assert parse(["Hm."], prompt="<｜Assistant｜><think>\n") == [Thinking("Hm.")]
+    prompt = "<｜Assistant｜><think>\n"
+    assert parse(["\nHm.\n</think>\n\nYes."], prompt=prompt) == [Thinking("Hm."), Text("Yes.")]
+    assert parse(["Hm."], prompt=prompt) == [Thinking("Hm.")]
+    assert parse("<think>\nHm.</think>Yes.", prompt=prompt) == [Thinking("Hm."), Text("Yes.")]  # repeated
 
 
 # Lines of the templates of the models named.
@@ -193,7 +192,7 @@ def reference(text, format, starts_open, calls):
     opening = re.escape(format.opening)
     closing = "|".join([re.escape(format.closing), *(f"(?={re.escape(call)})" for call in calls)])
     parts, is_open = [], starts_open
-    if not is_open and (begin := re.match(rf"\s*{opening}", text)):
+    if begin := re.match(rf"\s*{opening}", text):
         text, is_open = text[begin.end() :], True
     while True:
         if is_open:
