@@ -6,81 +6,23 @@ import os
 import random
 from dataclasses import replace
 
-import jsonschema
 import pytest
-from grammar_walk import ByteVocabulary, random_answer
-from hostile_markup import MARKERS, parse
+from grammar_walk import ByteVocabulary
+from hostile_markup import parse
 from llguidance import LLMatcher
-from tool_answers import TOOLS, calls_of, text_of
+from tool_answers import TOOLS, text_of
+from valid_calls import CASES, STRICT, check_walks, grammar_of
 
 from wisp_runtime.server.answers.tools.format import Tool
 from wisp_runtime.server.answers.tools.grammar import tool_grammar
 from wisp_runtime.server.answers.tools.registry import FORMATS
 
 WALKS = int(os.environ.get("WISP_TEST_TOOL_WALKS", "6"))
-SHAPES = {
-    "type": "object",
-    "properties": {
-        "code": {"type": "string", "pattern": "^[A-Z]{2}-\\d+$"},
-        "short": {"type": "string", "minLength": 2, "maxLength": 5},
-        "level": {"enum": ["low", "high", 3, None]},
-        "count": {"anyOf": [{"type": "integer", "minimum": 10}, {"type": "string"}]},
-        "when": {"$ref": "#/$defs/when"},
-        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 2},
-        "any": {},
-    },
-    "required": ["code", "level"],
-    "additionalProperties": False,
-    "$defs": {"when": {"type": ["string", "null", "boolean"]}},
-}
-STRICT = tuple(replace(tool, is_strict=True) for tool in (*TOOLS, Tool("shape", SHAPES)))
-SCHEMAS = {tool.name: tool.parameters for tool in STRICT}
-SNIPPETS = (
-    *(*MARKERS, "\n</parameter>\n", "\n</function>\n</tool_call>", '"', "}", "]", "é", "null", "12", "true"),
-    *(
-        "\n{",
-        "\n[",
-        '{"name": "list_files", "parameters": {',
-        "[list_files()",
-        "list_files",
-        "AB-12",
-        "final",
-    ),
-    *("assistant", ">\n<parameter=days>\n"),
-)
-CASES = [
-    (name, is_special, is_required, is_parallel)
-    for name in FORMATS
-    for is_special in ((True,) if name == "harmony" else (False, True))  # Harmony's markers are tokens
-    for is_required in (False, True)
-    for is_parallel in (False, True)
-]
 
 
-def grammar_of(name, is_special, tools=STRICT, **asked):
-    vocabulary = ByteVocabulary(FORMATS[name].markers if is_special else ())
-    grammar = tool_grammar(FORMATS[name], tools, special=vocabulary.ids, **asked)
-    assert grammar is not None
-    return vocabulary, grammar
-
-
-@pytest.mark.parametrize(("name", "is_special", "is_required", "is_parallel"), CASES)
-def test_every_answer_that_a_grammar_allows_has_valid_calls(name, is_special, is_required, is_parallel):
-    vocabulary, grammar = grammar_of(name, is_special, is_required=is_required, is_parallel=is_parallel)
-    source, answers = random.Random(f"{name}{is_special}{is_required}{is_parallel}"), 0
-    for _ in range(WALKS):
-        raw = random_answer(vocabulary, grammar, source, SNIPPETS)
-        if raw is None:
-            continue
-        answers += 1
-        parts = parse(name, [raw], STRICT)
-        calls = calls_of(parts)
-        for called, arguments in calls:
-            jsonschema.validate(arguments, SCHEMAS[called])
-        assert is_parallel or len(calls) <= 1
-        if is_required:
-            assert calls, raw
-            assert text_of(parts) == "", raw
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_every_answer_that_a_grammar_allows_has_valid_calls(case):
+    answers, _ = check_walks(case, WALKS, random.Random(str(case)))
     assert answers
 
 

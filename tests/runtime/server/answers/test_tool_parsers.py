@@ -30,7 +30,7 @@ def test_calls_text_and_thinking_are_found_in_answers_of_every_family(answer: To
 def test_an_answer_has_the_same_parts_however_it_is_divided(name: str) -> None:
     source = random.Random(SEED)
     for _ in range(CUTS // len(FORMATS) // 4):
-        raw = hostile_answer(source)
+        raw = hostile_answer(source, name)
         parts = parse(name, [raw])
         check_order(parts)
         for _ in range(4):
@@ -42,7 +42,7 @@ def test_an_answer_has_the_same_parts_however_it_is_divided(name: str) -> None:
 def test_an_answer_without_a_call_is_text_exactly_as_written(name: str) -> None:
     source, texts = random.Random(SEED), 0
     for _ in range(400):
-        raw = hostile_answer(source)
+        raw = hostile_answer(source, name)
         parts = parse(name, raw)
         if not any(isinstance(part, CallStart) for part in parts):
             assert text_of(parts) == raw

@@ -76,9 +76,9 @@ _FRAGMENTS = (
 )
 
 
-def hostile_answer(source: random.Random) -> str:
-    """Return a random answer: fragments, markers complete and cut short, and parts of real answers."""
-    made = []
+def hostile_answer(source: random.Random, name: str) -> str:
+    """Return a random answer: fragments, markers complete and cut short, and real answers, most of a format."""
+    made, own = [], [answer.raw for answer in ANSWERS if answer.format == name]
     for _ in range(source.randrange(1, 14)):
         kind = source.randrange(6)
         if kind == 0:
@@ -87,7 +87,7 @@ def hostile_answer(source: random.Random) -> str:
         elif kind == 1:
             made.append(source.choice(MARKERS))
         elif kind == 2:
-            raw = source.choice(ANSWERS).raw
+            raw = source.choice(own if source.random() < 0.7 else [answer.raw for answer in ANSWERS])
             start = source.choice((0, 0, source.randrange(len(raw))))
             made.append(raw[start : source.choice((len(raw), source.randrange(len(raw) + 1)))])
         else:
