@@ -32,6 +32,7 @@ from wisp_runtime.server.parsing.tools import ToolUse, tool_use
 from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service, TextCodec
+from wisp_runtime.server.structured.tool_calls import tool_constraint
 from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
@@ -79,12 +80,8 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     service.check_name(request.model)
     refuse_unsupported(request)
     logprobs = _alternatives(request)
-    constraint = await service.grammars.constraint_of(request)
     conversation = await encode_chat(service, request)
-    if constraint is not None and conversation.tools.callable:
-        raise unsupported(
-            "tools", "Beside a prescribed format no tool can be called: set tool_choice to none."
-        )
+    constraint = await _constraint(service, request, conversation.tools)
     info, text = service.info, service.text
     max_tokens = resolve_max_tokens(
         len(conversation.tokens), _wanted_tokens(request), info.max_context, "messages"
@@ -103,12 +100,6 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
         priority_of(headers),
         constraint,
     )
-    if conversation.tools.callable and text.tool_format is None:
-        raise unsupported(
-            "tools",
-            "The markup in which this model writes calls is not known: name it with --tool-parser "
-            "(spec.runtime.toolParser).",
-        )
     stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
     markers = text.tokenizer.special_tokens_among(markup.markers)
     shown_ids = shown_special_ids(request, text.tokenizer) | frozenset(markers)
@@ -133,6 +124,27 @@ def prompt_report(request: ChatRequest, prompt: list[int], text: TextCodec) -> P
     check_scores(len(prompt), request.prompt_logprobs, "prompt_logprobs")
     names = text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
     return PromptReport(names, prompt, alternatives=request.prompt_logprobs)
+
+
+async def _constraint(service: Service, request: ChatRequest, tools: ToolUse) -> str | None:
+    """Return the grammar of the answer, of the prescribed format or of its calls; None for any text."""
+    constraint = await service.grammars.constraint_of(request)
+    if not tools.callable:
+        return constraint
+    if constraint is not None:
+        raise unsupported(
+            "tools", "Beside a prescribed format no tool can be called: set tool_choice to none."
+        )
+    tool_format, tokenizer = service.text.tool_format, service.text.tokenizer
+    if tool_format is None:
+        raise unsupported(
+            "tools",
+            "The markup in which this model writes calls is not known: name it with --tool-parser "
+            "(spec.runtime.toolParser).",
+        )
+    ids = tokenizer.special_tokens_among(tool_format.markers)
+    special = dict(zip(tokenizer.names_of(ids), ids, strict=True))
+    return await tool_constraint(service.grammars, tools, tool_format, special)
 
 
 def _reasoning(service: Service, request: ChatRequest) -> Reasoning:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import openai
 import pytest
 from fake_engine import END, tokens_of
+from llguidance import LLMatcher, LLTokenizer
 
 ASK = [{"role": "user", "content": "Weather in Zürich?"}]
 WEATHER = {
@@ -125,3 +126,49 @@ def test_a_call_cut_by_the_length_says_so(client, says):
     ).choices
     assert choice.finish_reason == "length"
     assert choice.message.tool_calls[0].function.name == "get_weather"
+
+
+def strict(tool, parameters):
+    return {"type": "function", "function": {**tool["function"], "strict": True, "parameters": parameters}}
+
+
+CLOSED = {**WEATHER["function"]["parameters"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("fields", "allowed", "refused"),
+    [
+        ({"tool_choice": "required"}, CALL, "Hello"),
+        ({"tool_choice": "required"}, f"{CALL}\n{CALL}", CALL.replace("get_weather", "get_time")),
+        ({"tool_choice": "required", "parallel_tool_calls": False}, CALL, f"{CALL}\n{CALL}"),
+        ({"tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, CALL, "Hello"),
+        ({"tools": [strict(WEATHER, CLOSED)]}, f"Hello. {CALL}", CALL.replace("city", "town")),
+    ],
+)
+def test_required_and_strict_calls_are_held_to_a_grammar(client, server, says, fields, allowed, refused):
+    says(CALL)
+    client.chat.completions.create(**{"model": "tiny", "messages": ASK, "tools": [WEATHER], **fields})
+    constraint = server.engine.submitted[-1].constraint
+    assert follows(constraint, allowed)
+    assert not follows(constraint, refused)
+
+
+def test_calls_that_are_neither_required_nor_strict_have_no_grammar(client, server, says):
+    says("Hello")
+    client.chat.completions.create(model="tiny", messages=ASK, tools=[WEATHER])
+    assert server.engine.submitted[-1].constraint is None
+
+
+def test_a_strict_tool_that_no_grammar_can_hold_is_named(client):
+    impossible = strict(WEATHER, {"type": "object", "not": {"required": ["a"]}})
+    with pytest.raises(openai.BadRequestError, match="Leave these keywords out of the schema") as raised:
+        client.chat.completions.create(model="tiny", messages=ASK, tools=[TIME, impossible])
+    assert raised.value.param == "tools.1.function.parameters"
+    assert raised.value.code == "invalid_grammar"
+
+
+def follows(grammar, text):
+    """Return whether a text is complete by a grammar."""
+    tokenizer = LLTokenizer("byte")
+    matcher, tokens = LLMatcher(tokenizer, grammar), tokenizer.tokenize_str(text)
+    return matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()

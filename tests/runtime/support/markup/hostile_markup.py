@@ -77,7 +77,7 @@ _FRAGMENTS = (
 
 
 def hostile_answer(source: random.Random, name: str) -> str:
-    """Return a random answer: fragments, markers complete and cut short, and real answers, most of a format."""
+    """Return a random answer: fragments, markers complete and cut short, and real answers of a format."""
     made, own = [], [answer.raw for answer in ANSWERS if answer.format == name]
     for _ in range(source.randrange(1, 14)):
         kind = source.randrange(6)
