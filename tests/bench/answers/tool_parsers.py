@@ -1,6 +1,6 @@
 """Divide answers with tool calls at random, walk grammars of calls, and time the parsers.
 
-    python tests/bench/bench_tool_parsers.py --json tests/bench/records/tool-parsers-cuts.json
+    python tests/bench/answers/tool_parsers.py --json tests/bench/records/tool-parsers-cuts.json
 
 Each cut is one division of a hostile answer, whose parts must be those of the answer pushed at once; each
 walk is a random answer that a grammar allows, whose calls must be valid by their schemas; each random text
@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TESTS / "runtime/support/markup"))
 import valid_calls  # noqa: E402
 from hostile_markup import check_order, division, hostile_answer, parse  # noqa: E402
@@ -124,13 +124,13 @@ def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cuts", type=int, default=100_000)
+    parser.add_argument("--cuts", type=int, default=100_080)
     parser.add_argument("--texts", type=int, default=60_000)
     parser.add_argument("--walks", type=int, default=1200)
     parser.add_argument("--seed", type=int, default=17)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(arguments)
-    command = ["python", "tests/bench/bench_tool_parsers.py", *arguments]
+    command = ["python", "tests/bench/answers/tool_parsers.py", *arguments]
     record = make_record("tool-parsers-cuts", list(rows(options)), device="cpu", command=command, commit=None)
     if options.json:
         write_record(options.json, record)
