@@ -123,6 +123,25 @@ def test_text_in_other_scripts_survives_an_echo(client):
     assert answer.choices[0].text.startswith(text)
 
 
+def test_a_prompt_is_scored_as_evaluation_harnesses_ask_for_it(client):
+    """Context and continuation as token ids, ``max_tokens`` 0 or 1; the last lists belong to neither."""
+    fields = {"model": "smollm2", "temperature": 0, "logprobs": 1, "seed": 1234}
+    asked = {"prompt": "The capital of France is", "max_tokens": 6, "extra_body": {"return_token_ids": True}}
+    said = client.completions.create(**fields, **asked).choices[0]
+    prompt = [*said.prompt_token_ids, *said.token_ids]
+    scored = client.completions.create(**fields, prompt=[prompt] * 3, max_tokens=0, echo=True).choices
+    one_more = client.completions.create(**fields, prompt=prompt, max_tokens=1, echo=True).choices[0]
+    begun = len(said.prompt_token_ids)
+    for choice, end in (*((each, None) for each in scored), (one_more, -1)):
+        lists = choice.logprobs
+        assert lists.tokens[begun:end] == said.logprobs.tokens
+        assert lists.token_logprobs[begun:end] == pytest.approx(said.logprobs.token_logprobs, abs=0.05)
+        for best, logprob in zip(lists.top_logprobs[begun:end], lists.token_logprobs[begun:end], strict=True):
+            assert list(best.values()) == [logprob]  # what is said greedily is the likeliest
+        assert lists.token_logprobs[0] is lists.top_logprobs[0] is None
+        assert choice.text.startswith("The capital of France is" + said.text)
+
+
 def test_a_shared_prefix_is_computed_once(client, served):
     prefix = "The quick brown fox jumps over the lazy dog. " * 50
     before = httpx.get(f"{served}/state").json()["load"]["promptTokensTotal"]

@@ -195,15 +195,20 @@ def tokens_of(plan: Plan, sampled: Sampled, is_sound: Items[bool]) -> list[Sampl
         is_sound: whether a row's logits were numbers, for R rows; where not, its chunk's token is an error.
     """
     tokens, results, row = sampled.tokens.tolist(), list[SampledToken](), 0
-    for chunk in plan:
-        if not chunk.logits:
-            continue
+    reporting = [chunk for chunk in plan if chunk.logits]
+    if sampled.logprobs is None and len(reporting) == len(tokens):
+        return [
+            SampledToken(token) if sound else SampledToken(-1, error=_UNSOUND)
+            for token, sound in zip(tokens, is_sound, strict=True)
+        ]
+    for chunk in reporting:
         sampling, last = chunk.sequence.request.sampling, row + chunk.logits - 1
         if not all(is_sound[row : last + 1]):
             results.append(SampledToken(-1, error=_UNSOUND))
         elif chunk.samples:
             logprobs = _logprobs(sampling.logprobs, sampled, last)
-            results.append(SampledToken(tokens[last], logprobs, "", None, _scores(chunk, sampled, row)))
+            scores = _scores(chunk, sampled, row) if chunk.logits > 1 else ()
+            results.append(SampledToken(tokens[last], logprobs, "", None, scores))
         else:
             results.append(SampledToken(-1, prompt_logprobs=_scores(chunk, sampled, row)))
         row = last + 1
