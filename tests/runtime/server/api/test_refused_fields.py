@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from openai.types import completion_create_params as completion_params
@@ -16,6 +17,7 @@ from wisp_runtime.server.parsing.refusals import IGNORED, REFUSALS
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETE = {"model": "tiny", "prompt": "hi"}
+SHOWN_BY_EXAMPLE = {"model", "messages"}
 MODELS = {ChatRequest: CHAT, CompletionRequest: COMPLETE}
 
 # Fields of requests by the sources of 2026-11-23: vLLM (protocol.py of both endpoints, SamplingParams),
@@ -95,3 +97,9 @@ def test_a_field_that_means_nothing_alone_is_dropped_and_the_other_is_refused(na
     for model in MODELS:
         assert _outcome(model, name, 0.5) == "dropped"
         assert _outcome(model, other, 0.5) == "unsupported_parameter"
+
+
+def test_the_page_names_every_field():
+    page = (Path(__file__).parents[4] / "docs/runtime.md").read_text()
+    fields = {*REFUSALS, *IGNORED, *(name for model in MODELS for name in model.model_fields)}
+    assert {name for name in fields - SHOWN_BY_EXAMPLE if f"`{name}" not in page} == set()
