@@ -72,8 +72,8 @@ def write_gguf(
     writer.add_float32(f"{architecture}.rope.freq_base", 10000.0)
     writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)
     for key, value in options.get("fields", {}).items():
-        add = writer.add_string if isinstance(value, str) else writer.add_float32
-        add(key, value)
+        kinds = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32}
+        kinds.get(type(value), writer.add_float32)(key, value)
     text = {"model": "gpt2", "pre": "smollm", "tokens": TOKENS, "merges": MERGES} | (change or {})
     writer.add_tokenizer_model(text["model"])
     writer.add_tokenizer_pre(text["pre"])

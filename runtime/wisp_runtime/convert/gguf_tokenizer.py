@@ -117,6 +117,7 @@ def tokenizer_config(source: Metadata, max_context: int) -> dict[str, object]:
         "model_max_length": max_context,
         "clean_up_tokenization_spaces": False,
         "add_bos_token": source.get("tokenizer.ggml.add_bos_token", bool, _splitter(source).adds_bos),
+        "add_eos_token": source.get("tokenizer.ggml.add_eos_token", bool, False),
         **{
             f"{role}_token": _token(source, tokens, index) for role, index in ids.items() if index is not None
         },

@@ -77,6 +77,14 @@ class TokenizerFiles:
         path = self.folder / name
         return _decoded(path) if path.is_file() else None
 
+    @property
+    def pooling_type(self) -> int | None:
+        """Number of the way of pooling that a GGUF file names; None if it names none."""
+        if self._model is None:
+            return None
+        with reported():
+            return self._model.metadata.get("{arch}.pooling_type", int)
+
     def _built(self, model: GGUFModel) -> bytes:
         from wisp_runtime.convert.gguf_tokenizer import tokenizer
 

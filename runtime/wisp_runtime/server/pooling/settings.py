@@ -1,7 +1,7 @@
 """A model's own way to make vectors and scores of texts, by the files of its checkpoint.
 
 ``modules.json`` and ``1_Pooling/config.json`` are those of sentence-transformers. A decoder without them
-pools its last token and normalises: every model can be asked for embeddings.
+or GGUF's ``pooling_type`` pools its last token and normalises: every model can be asked for embeddings.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ MODES: dict[str, Literal["last", "mean"]] = {
     "mean": "mean",
 }
 """Modes of ``1_Pooling/config.json``, as keys that are true or as the value of ``pooling_mode``."""
+GGUF_MODES: dict[int, Literal["last", "mean"]] = {0: "last", 1: "mean", 3: "last"}
+"""Modes of GGUF's ``pooling_type``; 0 is none."""
 MODULE_KINDS = ("Transformer", "Pooling", "Normalize")
 RERANKER_NAME = "rerank"
 YES_NO = ("no", "yes")
@@ -88,7 +90,8 @@ def _modules(files: TokenizerFiles) -> tuple[Literal["last", "mean"], bool, str]
     """Return the pooling of ``modules.json``, whether it normalises, and why it cannot be followed."""
     modules = _module_kinds(files)
     if not modules:
-        return "last", True, ""
+        kind = GGUF_MODES.get(number := files.pooling_type or 0)
+        return kind or "last", True, "" if kind else f"its pooling_type {number} is not computed here"
     if unknown := [name for name in modules if name not in MODULE_KINDS]:
         return "last", True, f"modules.json lists {unknown[0][:80]!r}, which is not computed here"
     config = files.json(POOLING)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from fake_engine import END, write_model
+from tiny_gguf import write_gguf
 from tokenizers import Tokenizer
 
 from wisp_runtime.errors import TokenizerUnreadable
@@ -101,3 +102,22 @@ def test_a_reranker_is_known_by_its_name_or_by_the_words_of_its_config(folder):
 
 def test_a_name_alone_makes_no_reranker_of_a_model_without_the_words(folder):
     assert read(folder, "my-reranker") == PoolingSettings()
+
+
+@pytest.mark.parametrize(
+    ("fields", "kind", "end_token", "refusal"),
+    [
+        ({}, "last", None, ""),
+        ({"qwen3.pooling_type": 3, "tokenizer.ggml.add_eos_token": True}, "last", 0, ""),  # Qwen3-Embedding
+        ({"qwen3.pooling_type": 1}, "mean", None, ""),
+        ({"qwen3.pooling_type": 2}, "last", None, "pooling_type 2"),  # CLS
+    ],
+)
+def test_a_gguf_file_names_its_pooling_and_whether_texts_end_with_the_end_token(
+    tmp_path, fields, kind, end_token, refusal
+):
+    write_gguf(tmp_path / "m.gguf", architecture="qwen3", fields=fields)
+    settings = read(tmp_path / "m.gguf")
+    assert (settings.kind, settings.normalises, settings.end_token) == (kind, True, end_token)
+    assert refusal in settings.refusal
+    assert bool(refusal) == bool(settings.refusal)
