@@ -33,6 +33,7 @@ from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service, TextCodec
 from wisp_runtime.server.structured.tool_calls import tool_constraint
+from wisp_runtime.server.text.call_ids import with_call_ids
 from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
@@ -272,7 +273,7 @@ def _for_template(
             for message in messages
         ]
     if template.reads("tools"):
-        return messages
+        return with_call_ids(messages, template)
     return with_described_tools(messages, tools.described)
 
 
