@@ -317,6 +317,12 @@ def test_counting_takes_no_fields_of_the_answer(name):
             "output_config.format is not supported here. Ask.",
         ),
         (bad_request("They stop.", "messages"), "messages", "They stop."),
+        (
+            bad_request("'tools.1.function.parameters.a' is odd.", "tools.1.function.parameters.a"),
+            "tools.1.input_schema.a",
+            "'tools.1.input_schema.a' is odd.",
+        ),
+        (bad_request("Odd.", "tools.1.function.name"), "tools.1.name", "Odd."),
         (bad_request("Odd."), None, "Odd."),
     ],
 )

@@ -33,6 +33,8 @@ NAMES = {
 }
 """Fields of chat completions whose names differ in Anthropic's API."""
 _NAMED = re.compile(r"(?<=')stop(?=')|" + "|".join(rf"\b{name}\b" for name in NAMES if name != "stop"))
+_PARAMETERS = re.compile(r"\b(tools\.\d+)\.function\.parameters\b")
+_FUNCTION = re.compile(r"\b(tools\.\d+)\.function\.")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
@@ -74,7 +76,14 @@ def anthropic_names() -> Iterator[None]:
         if field in NAMES:
             error.param = f"{NAMES[field]}{dot}{rest}"
             error.message = _NAMED.sub(lambda match: NAMES[match[0]], error.message)
+        elif field == "tools":
+            error.param, error.message = _of_tool(f"tools{dot}{rest}"), _of_tool(error.message)
         raise
+
+
+def _of_tool(text: str) -> str:
+    """Return a text with places in a tool as Anthropic's API names them."""
+    return _FUNCTION.sub(r"\1.", _PARAMETERS.sub(r"\1.input_schema", text))
 
 
 def _tools(request: CountTokensRequest) -> dict[str, Any]:
