@@ -88,7 +88,7 @@ def grammar_of(fields: dict[str, Any]) -> str:
 
 
 def made_vocabulary(size: int) -> Vocabulary:
-    """Return a vocabulary like a model's: bytes, words with and without a space, numbers, signs, fragments."""
+    """Return a vocabulary like a model's: bytes, words after a space or not, numbers, signs, fragments."""
     source = random.Random(0)
     words = (Path(__file__).parents[1] / "quality/english.txt").read_text().split()
     tokens = dict.fromkeys([b"<end>", *(bytes([byte]) for byte in range(256))])
