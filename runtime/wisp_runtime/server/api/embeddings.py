@@ -85,6 +85,7 @@ async def _parts(
     begin = '{"object":"list","data":['
     for first in range(0, len(vectors), step):
         text = await asyncio.to_thread(_entries, service, request, vectors, first, first + step)
+        vectors[first : first + step] = [b""] * len(vectors[first : first + step])
         yield f"{begin}{text}".encode()
         begin = ","
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}

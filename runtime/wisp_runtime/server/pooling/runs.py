@@ -24,7 +24,8 @@ async def pool(
 ) -> list[bytes]:
     """Return the vector of each of ``prompts``: float32 numbers in this machine's order of bytes.
 
-    Twice as many as a step takes are in flight: the rest waits here, not in the engine's queue.
+    Twice as many as a step takes are in flight: the rest waits here, not in the engine's queue. There one of
+    them is in line as a request of its own, and the others as further choices: strangers go first.
 
     Args:
         service: the model.
@@ -41,7 +42,7 @@ async def pool(
     vectors: list[bytes] = [b""] * len(prompts)
     places = iter(range(len(prompts)))
 
-    async def work() -> None:
+    async def work(choice: int) -> None:
         for place in places:
             submit = Submit(
                 request_id=uuid.uuid4().hex,
@@ -49,14 +50,14 @@ async def pool(
                 max_tokens=1,
                 sampling=GREEDY,
                 priority=priority,
-                choice=place,
+                choice=choice,
                 use_prefix_cache=shares_prefixes,
                 pooling=pooling,
             )
             vectors[place] = await service.text.generator.pooled(submit)
 
     in_flight = min(len(prompts), max(MIN_IN_FLIGHT, 2 * service.info.max_concurrent))
-    tasks = [asyncio.create_task(work()) for _ in range(in_flight)]
+    tasks = [asyncio.create_task(work(min(index, 1))) for index in range(in_flight)]
     try:
         await asyncio.gather(*tasks)
     finally:
