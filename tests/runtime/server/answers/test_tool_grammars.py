@@ -108,6 +108,25 @@ def test_only_strict_or_required_calls_have_a_grammar():
     assert tool_grammar(FORMATS["hermes"], STRICT, is_required=False, **asked) is not None
 
 
+@pytest.mark.parametrize(
+    ("parameters", "allowed", "refused"),
+    [
+        ({}, "{}", '{"a": 1}'),  # a function without parameters
+        ({"properties": {"a": {}}}, '{"a": {"b": 1}}', '{"b": 1}'),
+        ({"properties": {"a": {"type": "object"}}}, '{"a": {"b": 1}}', '{"a": 1}'),
+        ({"properties": {"a": {"properties": {"b": {}}}}}, '{"a": {"b": 1}}', '{"a": {"c": 1}}'),
+        ({"additionalProperties": {"type": "integer"}}, '{"b": 1}', '{"b": "1"}'),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"required": ["b"]}}}, '{"b": 1}', "{}"),
+    ],
+)
+def test_arguments_are_those_that_the_schema_names(parameters, allowed, refused):
+    tool = Tool("f", parameters)
+    grammar = tool_grammar(FORMATS["llama3_json"], [tool], is_required=True, is_parallel=False, special={})
+    head = '{"name": "f", "parameters": '
+    assert ByteVocabulary().accepts(grammar, head + allowed + "}")
+    assert not ByteVocabulary().accepts(grammar, head + refused + "}")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_what_llguidance_cannot_hold_is_refused_of_strict_tools_alone(name):
     tool = Tool("f", {"properties": {"a": {"type": "object", "not": {"const": {}}}}})

@@ -18,7 +18,7 @@ class Tool:
 
     Attributes:
         name: its name.
-        parameters: JSON schema of its arguments; ``{}`` allows any object.
+        parameters: JSON schema of its arguments; ``{}``: it has none.
         is_strict: whether arguments must be valid by the schema.
     """
 

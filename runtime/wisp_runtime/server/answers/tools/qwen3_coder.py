@@ -38,7 +38,7 @@ class Qwen3Coder:
 
     def is_used_by(self, template: str) -> bool:
         """Return whether a template shows functions and parameters as XML."""
-        return FUNCTION in template and PARAMETER in template
+        return all(tag in template for tag in (CALL, FUNCTION, PARAMETER))
 
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
