@@ -122,8 +122,6 @@ class CompletionLogprobs:
         return [self._tokens, self._logprobs, self._best, self._offsets]
 
     def _alternatives(self, logprobs: TokenLogprobs) -> str:
-        if not logprobs.top:
-            return "null"
         best = {self._names.completion_token(token): max(logprob, LOWEST) for token, logprob in logprobs.top}
         return "{" + ",".join([f"{name}:{logprob!r}" for name, logprob in best.items()]) + "}"
 
