@@ -71,6 +71,15 @@ def test_a_format_holds_at_once_where_the_prompt_has_closed_thinking(client):
     assert "reasoning_content" not in (message.model_extra or {})
 
 
+def test_a_required_call_comes_behind_thinking(client):
+    tool = {"type": "function", "function": {"name": "tell", "parameters": SCHEMA, "strict": True}}
+    message, tokens, finish = ask(client, 10, tools=[tool], tool_choice="required", max_tokens=90)
+    (call,) = message.tool_calls
+    assert (call.function.name, finish, tokens) == ("tell", "tool_calls", 10 + CLOSING_TOKENS)
+    assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
+    assert message.reasoning_content
+
+
 def test_a_stream_with_a_budget_equals_the_complete_answer(client):
     complete, _, _ = ask(client, 12)
     stream = client.chat.completions.create(
