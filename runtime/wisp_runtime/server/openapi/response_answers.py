@@ -76,6 +76,7 @@ class FunctionCallOutput(Answer):
     call_id: str
     name: str
     arguments: str
+    namespace: str = ""
 
 
 class FunctionOutput(Answer):
@@ -96,6 +97,15 @@ class ShownTool(Answer):
     description: str | None
     parameters: dict[str, Any] | None
     strict: bool | None
+
+
+class ShownNamespace(Answer):
+    """Functions under a common name."""
+
+    type: Literal["namespace"]
+    name: str
+    description: str | None
+    tools: list[ShownTool]
 
 
 class ShownText(Answer):
@@ -175,7 +185,7 @@ class ResponseObject(Answer):
     temperature: float
     text: ShownText
     tool_choice: Literal["none", "auto", "required"] | FunctionChoice | AllowedChoice
-    tools: list[ShownTool]
+    tools: list[ShownTool | ShownNamespace]
     top_logprobs: int
     top_p: float
     presence_penalty: float

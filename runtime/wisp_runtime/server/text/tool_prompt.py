@@ -49,7 +49,7 @@ def _plain(message: dict[str, Any]) -> dict[str, Any]:
         return message
     calls = [_written(call["function"]) for call in message["tool_calls"]]
     content = "\n".join([*([message["content"]] if message["content"] else ()), *calls])
-    return {"role": message["role"], "content": content}
+    return {name: value for name, value in message.items() if name != "tool_calls"} | {"content": content}
 
 
 def _written(function: dict[str, Any]) -> str:

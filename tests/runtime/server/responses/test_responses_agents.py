@@ -126,6 +126,24 @@ def test_one_call_at_a_time_if_asked(client, server):
     assert response.parallel_tool_calls is False
 
 
+def test_functions_of_a_namespace_are_called_by_both_names(client, server):
+    """Codex declares some of its tools so."""
+    says(server, '<tool_call>\n{"name": "agents__close", "arguments": {"id": 1}}\n</tool_call>')
+    close = {"type": "function", "name": "close", "parameters": {"type": "object"}, "strict": False}
+    namespace = {"type": "namespace", "name": "agents", "description": "Agents.", "tools": [close]}
+    asked = {"model": "tiny", "input": "hi", "tools": [WEATHER, namespace]}
+    first = client.responses.create(**asked, extra_body={"client_metadata": {"a": "b"}})
+    (call,) = first.output
+    assert (call.name, call.namespace, json.loads(call.arguments)) == ("close", "agents", {"id": 1})
+    *_, last = client.responses.create(**asked, stream=True)
+    assert last.response.output[0].namespace == "agents"
+    assert first.tools[1].to_dict()["tools"][0]["name"] == "close"
+    assert "agents__close" in prompt_of(server)
+    done = {"type": "function_call_output", "call_id": call.call_id, "output": "closed"}
+    client.responses.create(**(asked | {"input": [done], "previous_response_id": first.id}))
+    assert prompt_of(server).count("agents__close") == 2  # declared, and called
+
+
 def test_a_call_cut_by_the_limit_is_incomplete(client, server):
     says(server, CALLS)
     response = client.responses.create(**ASK, max_output_tokens=90)

@@ -39,7 +39,7 @@ def answer_of(*, is_summarized=False, is_encoded=False, **fields):
     """Return an empty answer to a minimal request with ``fields``."""
     request = ResponsesRequest(model="m", input="hi", **fields)
     choice = Choice(Submit("r", (1, 2), 9, SamplingParams()), StopStrings(()))
-    output = Output(None, is_summarized=is_summarized, is_encoded=is_encoded)
+    output = Output(None, is_summarized=is_summarized, is_encoded=is_encoded, namespaces={})
     head = response_head(request, "resp_1", "m", SamplingParams())
     return Answer(head, choice, output, is_queued=False)
 

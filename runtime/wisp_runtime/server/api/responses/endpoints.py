@@ -27,6 +27,7 @@ from wisp_runtime.server.http.sse import EventStream, unless_client_leaves
 from wisp_runtime.server.parsing.body import body_limit, read_body
 from wisp_runtime.server.parsing.responses.items import ContentItem
 from wisp_runtime.server.parsing.responses.request import ENCRYPTED, LOGPROBS, ResponsesRequest
+from wisp_runtime.server.parsing.responses.tools import namespaces_of
 from wisp_runtime.server.service import Service
 
 PATH = "/v1/responses"
@@ -175,6 +176,7 @@ class ResponsesApi:
             self._service.text.names if request.includes(LOGPROBS) else None,
             is_summarized=reasoning is not None and reasoning.shown_summary is not None,
             is_encoded=request.includes(ENCRYPTED),
+            namespaces=namespaces_of(request.tools or ()),
         )
 
     def _begin(

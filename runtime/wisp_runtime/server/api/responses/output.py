@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wisp_runtime.server.answers.parts import AnswerDelta, CallArguments, CallStart, Part, Text, Thinking
 from wisp_runtime.server.api.logprobs import TokenNames, chat_entry
 from wisp_runtime.server.api.responses.events import Event
@@ -21,13 +23,22 @@ class Output:
         names: names of tokens, for log-probabilities; None reports none.
         is_summarized: whether thinking is written as a summary.
         is_encoded: whether thinking is also written as ``encrypted_content``.
+        namespaces: name and namespace of functions, by the name that the model knows.
 
     Attributes:
         items: items so far.
         kept_chars: characters of the items.
     """
 
-    def __init__(self, names: TokenNames | None, *, is_summarized: bool, is_encoded: bool) -> None:
+    def __init__(
+        self,
+        names: TokenNames | None,
+        *,
+        is_summarized: bool,
+        is_encoded: bool,
+        namespaces: Mapping[str, tuple[str, str]],
+    ) -> None:
+        self._namespaces = namespaces
         self._names, self._is_summarized, self._is_encoded = names, is_summarized, is_encoded
         self.items: list[OutputItem] = []
         self.kept_chars = 0
@@ -89,7 +100,7 @@ class Output:
         index = len(self.items)
         match part:
             case CallStart(_, name):
-                return CallOutput(index, name)
+                return CallOutput(index, *self._namespaces.get(name, (name, None)))
             case Thinking():
                 return ReasoningOutput(index, is_summary=self._is_summarized, is_encoded=self._is_encoded)
             case _:

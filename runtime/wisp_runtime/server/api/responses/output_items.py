@@ -157,9 +157,9 @@ class ReasoningOutput(OutputItem):
 class CallOutput(OutputItem):
     """A call of a function."""
 
-    def __init__(self, index: int, name: str) -> None:
+    def __init__(self, index: int, name: str, namespace: str | None = None) -> None:
         super().__init__(index, "fc")
-        self._name = name
+        self._name, self._namespace = name, namespace
         self._call_id = new_call_id()
 
     def add(self, text: str) -> Event:
@@ -175,6 +175,7 @@ class CallOutput(OutputItem):
                 "call_id": self._call_id,
                 "name": self._name,
                 "arguments": self._text,
+                **({"namespace": self._namespace} if self._namespace else {}),
             }
         )
 

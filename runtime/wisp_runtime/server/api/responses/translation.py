@@ -21,6 +21,7 @@ from wisp_runtime.server.parsing.responses.items import (
     ReasoningItem,
 )
 from wisp_runtime.server.parsing.responses.request import LOGPROBS, PASSED, ResponsesRequest
+from wisp_runtime.server.parsing.responses.tools import name_in_chat, tools_in_chat
 
 LEADING_ROLES = ("system", "developer")
 RENAMED = {
@@ -128,7 +129,7 @@ class Messages:
     def _call(self, item: FunctionCallItem, place: str) -> None:
         if not self._is_open:
             self._begin_turn(place, content="")
-        function = {"name": item.name, "arguments": item.arguments}
+        function = {"name": name_in_chat(item.name, item.namespace), "arguments": item.arguments}
         call = {"id": item.call_id, "type": "function", "function": function}
         self.messages[-1].setdefault("tool_calls", []).append(call)
 
@@ -176,7 +177,7 @@ def _fields(request: ResponsesRequest) -> dict[str, Any]:
     if request.includes(LOGPROBS):
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs}
     if request.tools:
-        fields["tools"] = [tool.for_chat() for tool in request.tools]
+        fields["tools"] = tools_in_chat(request.tools)
     choice = request.tool_choice
     fields["tool_choice"] = choice if isinstance(choice, str | None) else choice.for_chat()
     if request.reasoning is not None:

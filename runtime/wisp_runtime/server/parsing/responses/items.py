@@ -88,7 +88,7 @@ class _CallFields(Item):
     """Fields of calls and their outputs that newer clients send back; only their defaults mean nothing."""
 
     caller: dict[str, Any] | None = None
-    namespace: None = None
+    namespace: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
 
     @field_validator("caller")
     @classmethod
@@ -115,6 +115,7 @@ class FunctionCallItem(_CallFields):
             "call_id": self.call_id,
             "name": self.name,
             "arguments": self.arguments,
+            **({"namespace": self.namespace} if self.namespace else {}),
         }
 
 

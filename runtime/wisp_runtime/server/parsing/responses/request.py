@@ -19,7 +19,7 @@ from wisp_runtime.server.parsing.generation_request import (
 )
 from wisp_runtime.server.parsing.refusals import Refusal, without_refused
 from wisp_runtime.server.parsing.responses.items import MAX_ITEMS, Identity, InputItem, input_items
-from wisp_runtime.server.parsing.responses.tools import FunctionTool, ToolChoice, check_choice, check_tools
+from wisp_runtime.server.parsing.responses.tools import ResponsesTool, ToolChoice, check_choice, check_tools
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS
 from wisp_runtime.server.structured.fields import StructuredOutputs
@@ -153,7 +153,7 @@ class ResponsesRequest(StrictModel):
     metadata: Metadata | None = None
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[FunctionTool], Field(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[ResponsesTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_ALTERNATIVES)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
@@ -186,6 +186,7 @@ class ResponsesRequest(StrictModel):
     prompt_cache_retention: str | None = None
     prompt_cache_options: dict[str, Any] | None = None
     session_id: str | None = None
+    client_metadata: dict[str, Any] | None = None  # of Codex
 
     @model_validator(mode="before")
     @classmethod

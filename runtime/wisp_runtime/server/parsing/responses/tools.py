@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
@@ -13,7 +14,8 @@ from wisp_runtime.server.parsing.tools import MAX_NAME_CHARS, MAX_TOOLS, Name
 _RUN_IT = "This server runs no tools: declare a function, and run it in the client."
 REMEDIES = {
     "custom": "Declare a function with one string parameter.",
-    "namespace": "Declare its functions among the tools.",
+    "namespace": "Declare functions in it.",
+    "web_search": f'{_RUN_IT} In Codex: web_search = "disabled" in config.toml.',
     "apply_patch": "Declare a function with the patch as a string parameter, and apply it in the client.",
     "mcp": "This server calls no other: declare its tools as functions, and call it in the client.",
 }
@@ -42,6 +44,60 @@ class FunctionTool(StrictModel):
         """Return the tool as a response shows it."""
         names = ("type", "name", "description", "parameters", "strict")
         return {name: getattr(self, name) for name in names}
+
+
+class NamespaceTool(StrictModel):
+    """Functions under a common name, as Codex declares them. The model knows each by both names."""
+
+    type: Literal["namespace"]
+    name: Name
+    description: str | None = None
+    tools: Annotated[list[FunctionTool], Field(min_length=1, max_length=MAX_TOOLS)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the tools as a response shows them."""
+        tools = [tool.to_dict() for tool in self.tools]
+        return {"type": self.type, "name": self.name, "description": self.description, "tools": tools}
+
+
+def _kind_of_tool(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return "(namespace)" if kind == "namespace" else "(function)"
+
+
+ResponsesTool = Annotated[
+    Annotated[FunctionTool, Tag("(function)")] | Annotated[NamespaceTool, Tag("(namespace)")],
+    Discriminator(_kind_of_tool),
+]
+
+
+def name_in_chat(name: str, namespace: str | None) -> str:
+    """Return the name by which the model knows a function."""
+    return f"{namespace}__{name}" if namespace else name
+
+
+def tools_in_chat(tools: Sequence[ResponsesTool]) -> list[dict[str, Any]]:
+    """Return tools as a chat's body has them."""
+    functions: list[dict[str, Any]] = []
+    for tool in tools:
+        if isinstance(tool, FunctionTool):
+            functions.append(tool.for_chat())
+            continue
+        for function in tool.tools:
+            described = function.for_chat()
+            described["function"]["name"] = name_in_chat(function.name, tool.name)
+            functions.append(described)
+    return functions
+
+
+def namespaces_of(tools: Sequence[ResponsesTool]) -> dict[str, tuple[str, str]]:
+    """Return name and namespace of each function that has one, by the name that the model knows."""
+    return {
+        name_in_chat(function.name, tool.name): (function.name, tool.name)
+        for tool in tools
+        if isinstance(tool, NamespaceTool)
+        for function in tool.tools
+    }
 
 
 class FunctionChoice(StrictModel):
@@ -91,8 +147,17 @@ def check_tools(value: Any) -> Any:
     """
     if isinstance(value, list) and len(value) <= MAX_TOOLS:
         for index, tool in enumerate(value):
-            _check_kind(tool, f"tools.{index}")
+            _check_tool(tool, f"tools.{index}")
     return value
+
+
+def _check_tool(tool: Any, place: str) -> None:
+    nested = tool.get("tools") if isinstance(tool, dict) and tool.get("type") == "namespace" else None
+    if not isinstance(nested, list):
+        _check_kind(tool, place)
+        return
+    for index, function in enumerate(nested[:MAX_TOOLS]):
+        _check_kind(function, f"{place}.tools.{index}")
 
 
 def check_choice(value: Any) -> Any:
