@@ -143,8 +143,7 @@ async def _constraint(service: Service, request: ChatRequest, tools: ToolUse) ->
             "The markup in which this model writes calls is not known: name it with --tool-parser "
             "(spec.runtime.toolParser).",
         )
-    ids = tokenizer.special_tokens_among(tool_format.markers)
-    special = dict(zip(tokenizer.names_of(ids), ids, strict=True))
+    special = tokenizer.grammar_tokens(tool_format.markers)
     return await tool_constraint(service.grammars, tools, tool_format, special)
 
 

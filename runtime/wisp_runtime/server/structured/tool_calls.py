@@ -22,7 +22,7 @@ async def tool_constraint(
         checks: checks of the server.
         tools: tools of the request, of which some may be called.
         tool_format: markup of the calls.
-        special: ids of the format's markers that are special tokens.
+        special: ids of those of the format's markers that grammars see as one token.
 
     Raises:
         ApiError: as of :meth:`GrammarChecks.check`; it names the tool whose schema is the reason.

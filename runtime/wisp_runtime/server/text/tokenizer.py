@@ -62,6 +62,20 @@ class ModelTokenizer:
         ids = (self.tokenizer.token_to_id(text) for text in texts)
         return [token for token in ids if token in self.special_ids]
 
+    def grammar_tokens(self, texts: Sequence[str]) -> dict[str, int]:
+        """Return the ids of those ``texts`` that grammars see as one token, and never as characters.
+
+        Special tokens are, and other added ones in angle brackets (Qwen's ``<tool_call>``).
+        """
+        added = {
+            content.content: token for token, content in self.tokenizer.get_added_tokens_decoder().items()
+        }
+        return {
+            text: added[text]
+            for text in texts
+            if text in added and (added[text] in self.special_ids or re.fullmatch("<.*>", text))
+        }
+
     def token_bytes(self, token: int) -> bytes:
         """Return the bytes one token stands for, even if they are only a part of a character."""
         text = self.tokenizer.id_to_token(token)

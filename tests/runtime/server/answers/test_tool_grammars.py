@@ -96,6 +96,14 @@ def test_text_may_be_around_calls_that_are_not_required(name):
     assert not vocabulary.accepts(grammar, f"I look.\n{first[:-20]}")
 
 
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "harmony"])
+def test_lines_between_thinking_and_a_required_call_may_be_empty(name):
+    first, _, _, end = calls_as_written(name)
+    vocabulary, grammar = grammar_of(name, name in MARKED_BY_TOKENS, is_required=True, is_parallel=True)
+    assert vocabulary.accepts(grammar, f"\n\n{first}{end}")
+    assert not vocabulary.accepts(grammar, f"\n\n\n{first}{end}")
+
+
 def test_a_list_is_mistrals_form_where_its_tokenizer_has_no_token_for_arguments():
     vocabulary, grammar = grammar_of("mistral", False, is_required=True, is_parallel=True)
     assert vocabulary.accepts(grammar, '[TOOL_CALLS][{"name": "list_files", "arguments": {}}]')

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_engine import END, START, write_model
+from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
 from wisp_runtime.errors import TokenizerUnreadable
@@ -142,6 +143,23 @@ def test_special_tokens_are_written_plain_or_as_objects(model):
         model, chat_template="{{ bos_token }}{{ eos_token }}", bos_token="<a>", eos_token={"content": "<b>"}
     )
     assert read_template(model).special_tokens == {"bos_token": "<a>", "eos_token": "<b>"}
+
+
+def test_grammars_see_the_added_tokens_that_llguidance_sees_as_one(model):
+    path = model / "tokenizer.json"
+    content = json.loads(path.read_text())
+    fields = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    added = {"<tool_call>": False, "</x y>": False, "[TOOL_CALLS]": True, "[X]": False, "<half": False}
+    for index, (text, is_special) in enumerate(added.items()):
+        token = {"id": END + 1 + index, "content": text, "special": is_special, **fields}
+        content["added_tokens"].append(token)
+    path.write_text(json.dumps(content))
+    tokenizer, reference = load_tokenizer(model), LLTokenizer(path.read_text())
+    seen = [text for text in added if reference.is_special_token(tokenizer.tokenizer.token_to_id(text))]
+    assert seen == ["<tool_call>", "</x y>", "[TOOL_CALLS]"]
+    assert tokenizer.grammar_tokens([*added, "<none>", "a"]) == {
+        text: tokenizer.tokenizer.token_to_id(text) for text in seen
+    }
 
 
 def test_a_model_without_a_config_still_tokenizes(model):

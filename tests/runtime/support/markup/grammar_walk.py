@@ -93,7 +93,8 @@ def _next(
     is_closing: bool,
 ) -> list[int]:
     if source.random() < (0.5 if is_closing else 0.2):
-        return vocabulary.encode(source.choice(snippets))
+        snippet = source.choice(snippets)
+        return vocabulary(snippet) if source.random() < 0.3 else vocabulary.encode(snippet)
     bias = matcher.compute_logit_bias()
     allowed = [token for token, is_allowed in enumerate(bias) if is_allowed]
     closers = [token for token in allowed if token in _CLOSERS]

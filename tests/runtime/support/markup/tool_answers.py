@@ -248,6 +248,13 @@ ANSWERS = (
     ),
     ToolAnswer(
         "harmony",
+        "a marker in a string",
+        "<|channel|>commentary to=functions.edit_file <|constrain|>json<|message|>"
+        '{"path": "<|call|>", "text": "<|start|>"}<|call|>',
+        (("edit_file", {"path": "<|call|>", "text": "<|start|>"}),),
+    ),
+    ToolAnswer(
+        "harmony",
         "an answer without calls",
         "<|channel|>analysis<|message|>Easy.<|end|>"
         "<|start|>assistant<|channel|>final<|message|>Hello <|you|>\n",

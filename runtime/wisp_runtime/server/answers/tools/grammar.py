@@ -24,10 +24,15 @@ def tool_grammar(
         is_required: whether it must be a call, or several. Otherwise text may come before, between and
             behind calls, if one of the tools is strict; arguments follow the schemas of all.
         is_parallel: whether it may be several.
-        special: ids of those of the format's markers that are special tokens of the tokenizer.
+        special: ids of those of the format's markers that grammars see as one token.
     """
     if not (is_required or any(tool.is_strict for tool in tools)):
         return None
     rules = LarkRules(special)
-    build = tool_format.calls if is_required else tool_format.answer
-    return rules.source(build(rules, tools, is_parallel=is_parallel))
+    if not is_required:
+        return rules.source(tool_format.answer(rules, tools, is_parallel=is_parallel))
+    calls = rules.rule(tool_format.calls(rules, tools, is_parallel=is_parallel))
+    if tool_format.splits_thinking:
+        return rules.source(calls)
+    lines = rules.terminal(r"/\n{1,2}/")  # as models write them behind their thinking
+    return rules.source(f"{lines}? {calls}")

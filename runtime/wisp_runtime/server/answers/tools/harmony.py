@@ -1,8 +1,9 @@
 """Harmony, the markup of gpt-oss: messages in channels, each with a header and a body.
 
 ``<|channel|>analysis<|message|>…<|end|>`` is thinking, ``final`` is text, and a message to ``functions.NAME``
-is a call with JSON in its body. ``commentary`` to nobody is text that introduces calls. So this parser splits
-thinking too: it reads every answer of such a model, and no reasoning parser runs before it.
+is a call with JSON in its body, whose strings may hold markers. ``commentary`` to nobody is text that
+introduces calls. So this parser splits thinking too: it reads every answer of such a model, and no reasoning
+parser runs before it.
 """
 
 from __future__ import annotations
@@ -47,14 +48,17 @@ class Harmony:
 
     def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:  # noqa: ARG002
         """Return the symbols of an answer that may have calls."""
-        final = f"{rules.literal(CHANNEL + 'final' + MESSAGE)} {rules.text()}"
+        final = f"{rules.literal(CHANNEL + 'final' + MESSAGE)} {rules.text(*self.markers)}"
         messages = self._messages(rules, "analysis", "commentary")
         return f"{messages} ({self._call(rules, tools)} | {final})"
 
     def _messages(self, rules: LarkRules, *channels: str) -> str:
         """Return the symbols of any number of messages in these channels, before the last message."""
         names = either(map(quoted, channels))
-        begin, body = rules.literal(CHANNEL), f"{rules.literal(MESSAGE)} {rules.text_until(END)}"
+        begin, body = (
+            rules.literal(CHANNEL),
+            f"{rules.literal(MESSAGE)} {rules.text(*self.markers)} {rules.literal(END)}",
+        )
         return f"({begin} {names} {body} {rules.literal(START)} {quoted('assistant')})*"
 
     def _call(self, rules: LarkRules, tools: Sequence[Tool]) -> str:
@@ -125,6 +129,9 @@ class HarmonyParser(MarkupParser):
             self._add(text)
         if end is None:
             return False
+        if self._add == self._add_arguments and self._value.is_in_string:
+            self._add(end)
+            return True
         self._close_body()
         self._pending = [end] if end in _HEADERS else []
         self._state = self._in_text

@@ -38,7 +38,7 @@ class Hermes:
     def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
         """Return the symbols of an answer that may have calls."""
         call = f"{rules.text_until(OPENER)} {self._rest(rules, tools)}"
-        return f"({call})* {rules.text()}" if is_parallel else f"{call} | {rules.text()}"
+        return f"({call})* {rules.text(OPENER)}" if is_parallel else f"{call} | {rules.text(OPENER)}"
 
     def _rest(self, rules: LarkRules, tools: Sequence[Tool]) -> str:
         """Return the symbols of a call behind the opening tag."""

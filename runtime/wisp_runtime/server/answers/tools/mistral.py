@@ -50,10 +50,10 @@ class Mistral:
         """Return the symbols of an answer that may have calls."""
         before = rules.text_until(OPENER)
         if not rules.is_special(ARGUMENTS):
-            return f"{before} {self._list(rules, tools, is_parallel=is_parallel)} | {rules.text()}"
+            return f"{before} {self._list(rules, tools, is_parallel=is_parallel)} | {rules.text(OPENER)}"
         named = self._named(rules, tools)
         calls = repeated(f"{before} {named}", f"{rules.literal(OPENER)} {named}", is_parallel=is_parallel)
-        return f"{calls} | {rules.text()}"
+        return f"{calls} | {rules.text(OPENER)}"
 
     def _list(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:
         """Return the symbols of the first form behind its marker."""

@@ -55,7 +55,7 @@ class Qwen3Coder:
             f"{rules.text_until(CALL)} {self._rest(rules, tools)} "
             f"| {rules.text_until(FUNCTION)} {self._functions(rules, tools)} {rules.literal(CALL_END)}"
         )
-        return f"{call}* {rules.text()}" if is_parallel else f"{call} | {rules.text()}"
+        return f"{call}* {rules.text(CALL)}" if is_parallel else f"{call} | {rules.text(CALL)}"
 
     def _rest(self, rules: LarkRules, tools: Sequence[Tool]) -> str:
         """Return the symbols of a call behind its first tag."""

@@ -15,8 +15,8 @@ class LarkRules:
     """Rules under construction.
 
     Args:
-        special: ids of the tokenizer's special tokens by text, of those that the markup has. A grammar's own
-            text never matches such a token.
+        special: ids of the markup's tokens by text, of those that grammars see as one. A grammar's own text
+            never matches such a token.
     """
 
     def __init__(self, special: Mapping[str, int]) -> None:
@@ -41,7 +41,7 @@ class LarkRules:
         return self._names[rule]
 
     def is_special(self, text: str) -> bool:
-        """Return whether ``text`` is a special token."""
+        """Return whether ``text`` is a token of its own."""
         return text in self._special
 
     def literal(self, text: str) -> str:
@@ -52,27 +52,27 @@ class LarkRules:
             at = token.end()
         return " ".join(symbol for symbol in (*symbols, quoted(text[at:])) if symbol)
 
-    def text(self) -> str:
-        """Return the symbol of any text."""
-        return self.terminal("/(?s:.*)/")
+    def text(self, *markers: str) -> str:
+        """Return the symbol of any text, in which no marker that is a token is spelled out."""
+        spelled = (
+            f"& ~/(?s:.*){expression(marker)}(?s:.*)/" for marker in markers if self.is_special(marker)
+        )
+        return self.terminal(" ".join(("/(?s:.*)/", *spelled)))
 
-    def text_without(self, line_start: str, text: str = "") -> str:
+    def text_without(self, line_start: str, text: str) -> str:
         """Return the symbol of any text in which no line begins like a call.
 
         Args:
             line_start: regular expression of what no line begins with, white space aside.
-            text: text that is not in it, unless it is empty or a special token.
+            text: marker that is not in it.
         """
         line = rf"(?:(?s:.*)\n)?[ \t\r\n]*(?:{line_start})(?s:.*)"
-        body = f"/(?s:.*)/ & ~/{line}/"
-        if text and not self.is_special(text):
-            body += f" & ~/(?s:.*){expression(text)}(?s:.*)/"
-        return self.terminal(body)
+        return self.terminal(f"/(?s:.*)/ & ~/{line}/ & ~/(?s:.*){expression(text)}(?s:.*)/")
 
     def text_until(self, marker: str) -> str:
         """Return the symbol of any text up to the first ``marker``, and the marker."""
         if self.is_special(marker):
-            return self.rule(f"{self.text()} {self.literal(marker)}")
+            return self.rule(f"{self.text(marker)} {self.literal(marker)}")
         return self.rule(f"{self.text()} {quoted(marker)}", "[lazy]")
 
     def json(self, schema: Mapping[str, Any]) -> str:
