@@ -77,7 +77,7 @@ def select_endpoint(
             return load.id
     lowest = min(map(_cost_bytes, free))
     equals = [load.id for load in free if _cost_bytes(load) == lowest]
-    return max(equals, key=lambda id: _rendezvous_weight(key, id))
+    return max(equals, key=lambda id: rendezvous_weight(key, id))
 
 
 def home_endpoint(loads: Sequence[EndpointLoad]) -> str | None:
@@ -96,5 +96,6 @@ def _cost_bytes(load: EndpointLoad) -> int:
     return work_bytes + SEQUENCE_BYTES * load.sequences
 
 
-def _rendezvous_weight(key: bytes, endpoint_id: str) -> bytes:
+def rendezvous_weight(key: bytes, endpoint_id: str) -> bytes:
+    """Return the weight of a pod for a key: the pods are ranked by it."""
     return hashlib.blake2b(endpoint_id.encode(), key=key, digest_size=8).digest()

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from routing.workloads import Texts, Workload, text
+from workloads import Texts, Workload, text
 
 from wisp_gateway.discovery.snapshot import ColdStart, Endpoint, Model
 from wisp_gateway.inbound.prompt_text import prompt_text, session_name
@@ -48,9 +48,8 @@ class Costs:
     cache_tokens: int
 
 
-# An 8B on an H200, and SmolLM2-135M on one core of this machine; both by measurements of this repository.
+# An 8B on an H200, by docs/performance.md.
 GPU = Costs(0.0038, 0.00005, 1 / 44_000, 2048, 400_000)
-CPU = Costs(0.03, 0.02, 0.006, 512, 8_000)
 
 
 @dataclass(eq=False)
