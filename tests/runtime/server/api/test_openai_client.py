@@ -137,7 +137,7 @@ def test_it_sends_extensions_as_extra_body(client, server):
     [
         ("completions", {"logprobs": 0}),
         ("completions", {"logprobs": 2, "best_of": 2}),
-        ("completions", {"echo": True, "max_tokens": 3, "stream": True}),
+        ("completions", {"echo": True, "max_tokens": 3}),
         ("completions", {"extra_body": {"return_token_ids": True, "prompt_logprobs": 1, "min_tokens": 2}}),
         ("chat", {"extra_body": {"return_token_ids": True, "prompt_logprobs": 1, "bad_words": ["x"]}}),
         ("chat", {"logprobs": True, "extra_body": {"return_tokens_as_token_ids": True}}),
@@ -152,7 +152,8 @@ def test_it_sends_extensions_as_extra_body(client, server):
     ],
 )
 def test_its_strict_validation_takes_every_answer(client, kind, fields):
-    """But the log-probabilities of an echo: OpenAI's list begins with null, which its client's types lack."""
+    """But two of OpenAI's own that its client's types lack: null as the first log-probability of an echo, and
+    as the reason of a completion's chunk that ends nothing."""
     with openai.OpenAI(
         base_url=client.base_url, api_key="unused", max_retries=0, _strict_response_validation=True
     ) as strict:
