@@ -14,7 +14,8 @@ NEW_ID = re.compile("req-[0-9a-f]{32}")
 def error_of(answer):
     body = answer.json()
     assert (set(body), body["type"]) == ({"type", "error", "request_id"}, "error"), body
-    assert set(body["error"]) == {"type", "message"}
+    assert set(body["error"]) == {"type", "message", "details"}
+    assert set(body["error"]["details"]) == {"error_code"}
     assert body["request_id"] == answer.headers["request-id"]
     return body["error"]
 

@@ -9,6 +9,12 @@ from pydantic import Field
 from wisp_runtime.server.openapi.answers import Answer
 
 
+class AnthropicErrorCode(Answer):
+    """A word for programs."""
+
+    error_code: str
+
+
 class AnthropicErrorDetails(Answer):
     """What is wrong, where, and what to do."""
 
@@ -22,6 +28,7 @@ class AnthropicErrorDetails(Answer):
         "overloaded_error",
     ]
     message: str
+    details: AnthropicErrorCode | None = None
 
 
 class AnthropicError(Answer):

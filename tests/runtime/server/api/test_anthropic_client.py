@@ -217,6 +217,24 @@ def test_a_tool_is_called_and_its_result_read(client, server):
     assert "user\nSo?" in prompt
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_its_tool_runner_goes_on_without_a_thread(client, server, is_streamed):
+    @anthropic.beta_tool
+    def get_weather(city: str, days: int) -> str:
+        """Return the weather of a city."""
+        return f"{city}: rain for {days} days"
+
+    said = iter([CALL, "It rains."])
+    server.engine.script = lambda _: [*tokens_of(next(said)), END]
+    runner = client.beta.messages.tool_runner(
+        model="tiny", max_tokens=500, messages=ASK, tools=[get_weather], stream=is_streamed
+    )
+    replies = [step.get_final_message() if is_streamed else step for step in runner]
+    assert [reply.stop_reason for reply in replies] == ["tool_use", "end_turn"]
+    assert replies[-1].content[0].text == "It rains."
+    assert "<tool_response>\nZürich: rain for 3 days\n</tool_response>" in prompt_of(server)
+
+
 def test_what_claude_code_sends_is_served(client, server):
     says(server, "fine")
     answer = client.beta.messages.create(

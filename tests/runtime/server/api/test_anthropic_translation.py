@@ -352,8 +352,9 @@ def test_errors_of_chat_completions_get_anthropics_names(error, param, message):
     ],
 )
 def test_an_error_has_anthropics_type_and_names_its_field(error, kind, message):
+    details = {} if error.code is None else {"details": {"error_code": error.code}}
     assert error_body(error, "req-1") == {
         "type": "error",
-        "error": {"type": kind, "message": message},
+        "error": {"type": kind, "message": message} | details,
         "request_id": "req-1",
     }

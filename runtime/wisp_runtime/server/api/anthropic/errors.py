@@ -18,15 +18,17 @@ _TYPES = {
 
 
 def error_body(error: ApiError, request_id: str) -> dict[str, Any]:
-    """Return ``{"type": "error", "error": {type, message}, "request_id"}``; the message names the field."""
+    """Return ``{"type": "error", "error": {type, message, details}, "request_id"}``.
+
+    The message names the field; ``details`` has the code, if the error has one.
+    """
     fallback = "api_error" if error.status >= 500 else "invalid_request_error"
     message = error.message
     if error.code == "context_length_exceeded":
         message = f"prompt is too long: {message}"  # agents shorten the conversation when they read it
     if error.param is not None and error.param not in message:
         message = f"{error.param}: {message}"
-    return {
-        "type": "error",
-        "error": {"type": _TYPES.get(error.status, fallback), "message": message},
-        "request_id": request_id,
-    }
+    body: dict[str, Any] = {"type": _TYPES.get(error.status, fallback), "message": message}
+    if error.code is not None:
+        body["details"] = {"error_code": error.code}
+    return {"type": "error", "error": body, "request_id": request_id}

@@ -32,6 +32,9 @@ REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
 }
 """Fields of Anthropic's that are refused: values that ask for what happens anyway, and the remedy."""
 
+CODES = {"thread": "thread_unsupported_request"}
+"""Codes of refusals at which clients go on without the field, as the SDK's tool runner without ``thread``."""
+
 
 class MessageField(StrictModel):
     """One message of a conversation."""
@@ -136,7 +139,9 @@ class CountTokensRequest(MarkedModel):
             return value
         for name, (neutral, remedy) in REFUSED.items():
             if value.get(name) is not None and value[name] not in neutral:
-                raise unsupported(name, remedy)
+                error = unsupported(name, remedy)
+                error.code = CODES.get(name, error.code)
+                raise error
         return {name: field for name, field in value.items() if name not in REFUSED}
 
     @field_validator("messages", mode="before", json_schema_input_type=MessagesField)
