@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from wisp_runtime.engine.constrained.vocabulary import Vocabulary
 
 MAX_MASK_THREADS = 16
+MIN_PARALLEL = 4  # masks that are worth threads: one takes 50 us
 MAX_REASON_CHARS = 500
 DEAD_END = (
     "no token of this model continues the answer as its grammar, and the request's other rules, require; "
@@ -100,10 +101,17 @@ def fill_rows(grammars: Sequence[tuple[Grammar, int]], rows: Array) -> None:
         grammars: grammars of one vocabulary, each with the index of its row.
         rows: ``[R, ceil(vocab / 32)]`` uint32, contiguous. An erroneous grammar's row means nothing.
     """
-    consumed = [(grammar.matcher, token) for grammar, _ in grammars for token in grammar.take_pending()]
-    if consumed:
-        executor().consume_token_par(consumed)
-    parsers = [(grammar.matcher, index) for grammar, index in grammars]
-    executor().unsafe_compute_mask_ptr(parsers, rows.ctypes.data, rows.shape[1] * rows.itemsize, len(rows))
+    if len(grammars) < MIN_PARALLEL:
+        for grammar, index in grammars:
+            grammar.matcher.consume_tokens(grammar.take_pending())
+            grammar.matcher.unsafe_compute_mask_ptr(rows[index].ctypes.data, rows[index].nbytes)
+    else:
+        pending = [(grammar.matcher, grammar.take_pending()) for grammar, _ in grammars]
+        for matcher, tokens in pending:
+            matcher.consume_tokens(tokens[:-1])  # mostly none
+        if last := [(matcher, tokens[-1]) for matcher, tokens in pending if tokens]:
+            executor().consume_token_par(last)
+        parsers = [(grammar.matcher, index) for grammar, index in grammars]
+        executor().unsafe_compute_mask_ptr(parsers, rows.ctypes.data, rows[0].nbytes, len(rows))
     for grammar, _ in grammars:
         grammar.check()

@@ -16,7 +16,7 @@ import numpy as np
 from wisp_runtime.batch import Array
 from wisp_runtime.engine.constrained.bits import ALL, WORD_BITS, has_any, set_bits, words_of
 from wisp_runtime.engine.constrained.constraint import Constraint
-from wisp_runtime.engine.constrained.grammar import DEAD_END, fill_rows
+from wisp_runtime.engine.constrained.grammar import DEAD_END, MIN_PARALLEL, fill_rows
 from wisp_runtime.engine.constrained.rules import TokenRules
 
 
@@ -86,9 +86,9 @@ def _thread() -> ThreadPoolExecutor:
 
 
 def start(masks: Sequence[TokenMask]) -> None:
-    """Begin to compute the masks that are missing, all in one thread's job."""
+    """Begin to compute missing masks, all in one thread's job; a few are left to :func:`rows_of`."""
     missing = [mask for mask in masks if mask.is_missing]
-    if missing:
+    if len(missing) >= MIN_PARALLEL:
         job = _thread().submit(compute, missing)
         for mask in missing:
             mask.job = job
