@@ -118,8 +118,10 @@ def test_responses_in_the_background_are_bounded_by_bytes(api, server, monkeypat
         with httpx.Client(base_url=small.url, timeout=60) as client:
             identity = client.post(PATH, json=ASK | {"background": True}).json()["id"]
             small.wait_until(lambda: small.server.service.active == 0)
-            # One that does not fit ended, and is not kept either; others are.
-            assert client.get(f"{PATH}/{identity}").status_code == 404
+            ended = client.get(f"{PATH}/{identity}").json()
+            assert (ended["status"], ended["output"]) == ("failed", [])
+            assert "create fewer at a time" in ended["error"]["message"]
+            assert client.get(f"{PATH}/{identity}?stream=true").status_code == 400
             other = client.post(PATH, json=ASK).json()["id"]
             assert client.get(f"{PATH}/{other}").status_code == 200
 

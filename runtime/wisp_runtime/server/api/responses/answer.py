@@ -82,6 +82,10 @@ class Answer:
         """End it as its client asks. No event has that name: streams end as of an incomplete response."""
         return [*self._end("cancelled"), self._event("response.incomplete")]
 
+    def forget(self) -> None:
+        """Forget the output: there is no place for it."""
+        self._output.items.clear()
+
     def json(self) -> str:
         """Return the response as JSON text."""
         changing = {

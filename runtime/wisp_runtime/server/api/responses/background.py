@@ -42,6 +42,7 @@ class BackgroundRun:
         self._log = stored.log = EventLog()
         self._log.add(answer.create())
         self._task: asyncio.Task[None] | None = None
+        self._is_too_long = False
 
     def start(self) -> asyncio.Task[None]:
         """Begin to write.
@@ -80,6 +81,7 @@ class BackgroundRun:
         try:
             self._store.put(self._stored)
         except StoreFull as error:
+            self._is_too_long = True
             raise ApiError(
                 503, "Responses in the background take all that this server keeps; create fewer at a time.",
                 code="response_store_full",
@@ -91,11 +93,15 @@ class BackgroundRun:
             self._log.add(self._answer.cancel())
         elif (error := task.exception()) is not None:
             self._log.add(self._answer.fail(_api_error(error)))
-        body = self._answer.json()
         stored = self._stored
+        if self._is_too_long:
+            self._answer.forget()
+            stored.log = None
+        body = self._answer.json()
         stored.body, stored.output, stored.is_over = (lambda: body), Turn(tuple(self._answer.items())), True
-        stored.other_bytes = self._log.size_bytes + sys.getsizeof(body)
-        if self._store.get(stored.id, stored.account) is stored:  # unless it was deleted meanwhile
+        stored.other_bytes = sys.getsizeof(body) + (stored.log.size_bytes if stored.log else 0)
+        is_kept = self._store.get(stored.id, stored.account) is stored  # unless it was deleted meanwhile
+        if is_kept or self._is_too_long:
             with suppress(StoreFull):
                 self._store.put(stored)
         self._log.close()
