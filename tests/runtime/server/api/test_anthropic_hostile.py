@@ -12,7 +12,7 @@ from fake_engine import live_server
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-EXAMPLES = int(os.environ.get("WISP_TEST_EXAMPLES", "150"))
+EXAMPLES = int(os.environ.get("WISP_TEST_EXAMPLES", "80"))
 CONVERSATION = {
     "model": "tiny",
     "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
