@@ -32,6 +32,7 @@ from wisp_runtime.server.parsing.tools import ToolUse, tool_use
 from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service, TextCodec
+from wisp_runtime.server.structured.structure import either
 from wisp_runtime.server.structured.tool_calls import tool_constraint
 from wisp_runtime.server.text.call_ids import with_call_ids
 from wisp_runtime.server.text.stop import StopStrings
@@ -128,14 +129,13 @@ def prompt_report(request: ChatRequest, prompt: list[int], text: TextCodec) -> P
 
 
 async def _constraint(service: Service, request: ChatRequest, tools: ToolUse) -> str | None:
-    """Return the grammar of the answer, of the prescribed format or of its calls; None for any text."""
+    """Return the grammar of the answer, of its calls or its prescribed format; None for any text.
+
+    With both, the answer is calls, or a text in the format.
+    """
     constraint = await service.grammars.constraint_of(request)
     if not tools.callable:
         return constraint
-    if constraint is not None:
-        raise unsupported(
-            "tools", "Beside a prescribed format no tool can be called: set tool_choice to none."
-        )
     tool_format, tokenizer = service.text.tool_format, service.text.tokenizer
     if tool_format is None:
         raise unsupported(
@@ -144,7 +144,11 @@ async def _constraint(service: Service, request: ChatRequest, tools: ToolUse) ->
             "(spec.runtime.toolParser).",
         )
     special = tokenizer.grammar_tokens(tool_format.markers)
-    return await tool_constraint(service.grammars, tools, tool_format, special)
+    if constraint is None or tools.is_required:
+        return await tool_constraint(service.grammars, tools, tool_format, special)
+    calls = await tool_constraint(service.grammars, replace(tools, is_required=True), tool_format, special)
+    assert calls is not None, "required calls have a grammar"
+    return either(calls, constraint)
 
 
 def _reasoning(service: Service, request: ChatRequest) -> Reasoning:

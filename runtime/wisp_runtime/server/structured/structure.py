@@ -148,6 +148,13 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
+def either(*grammars: str) -> str:
+    """Return the grammar of texts that follow one of ``grammars``, each a single one as made here."""
+    parts = {f"part_{number}": json.loads(text)["grammars"][0] for number, text in enumerate(grammars)}
+    start = {"name": "either", "lark_grammar": f"start: {' | '.join(f'@{name}' for name in parts)}"}
+    return json.dumps({"grammars": [start, *({**part, "name": name} for name, part in parts.items())]})
+
+
 def _json_grammar(schema: Schema, whitespace: str | None = WHITESPACE) -> str:
     """Return the grammar of JSON by a schema.
 

@@ -160,11 +160,22 @@ def test_a_grammar_of_special_tokens_is_left_to_the_engine(api, server):
     assert "<|tool_call|>" in server.engine.submitted[0].constraint
 
 
-def test_a_format_beside_tools_is_refused_unless_none_may_be_called(api, server):
+@pytest.mark.parametrize(
+    ("choice", "call_is_right", "text_is_right"),
+    [("auto", True, True), ("required", True, False), ("none", False, True)],
+)
+def test_beside_tools_an_answer_is_calls_or_a_text_in_the_format(
+    api, server, choice, call_is_right, text_is_right
+):
     tools = [{"type": "function", "function": {"name": "f"}}]
-    body = BODIES[CHAT] | {"guided_regex": "a", "tools": tools}
-    assert api.post(CHAT, json=body).json()["error"]["param"] == "tools"
-    assert api.post(CHAT, json=body | {"tool_choice": "none"}).status_code == 200
+    body = BODIES[CHAT] | json_schema(CLOSED) | {"tools": tools, "tool_choice": choice}
+    response = api.post(CHAT, json=body)
+    assert response.status_code == 200, response.text
+    grammar = server.engine.submitted[0].constraint
+    call = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
+    assert follows(grammar, call) == call_is_right
+    assert follows(grammar, '{"a": 1}') == text_is_right
+    assert not follows(grammar, "Hello")
 
 
 def test_all_choices_of_a_request_share_its_grammar(api, server):
