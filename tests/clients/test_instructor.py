@@ -24,6 +24,7 @@ def test_an_answer_is_an_object(model, mode):
         response_model=City,
         max_retries=0,
         max_tokens=model.max_tokens,
+        temperature=0,
         messages=[{"role": "user", "content": 'Oslo? JSON:{"name": "Oslo", "is_capital": true}'}],
     )
     assert isinstance(city, City)

@@ -5,7 +5,7 @@ from conftest import TOKEN
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 
 @tool
@@ -17,7 +17,7 @@ def get_weather(city: str) -> str:
 class Weather(BaseModel):
     """Weather of a city."""
 
-    city: str
+    city: str = Field(max_length=12)  # so short that a small model ends it, too
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -100,8 +100,20 @@ def _add_api(app: FastAPI, service: Service) -> None:
     app.add_route("/v1/models/{name:path}", one_model, methods=["GET"])
     for path, respond in ENDPOINTS.items():
         app.add_route(path, partial(respond, service), methods=["POST"])
+    by_path: dict[str, dict[str, Endpoint]] = {}
     for path, method, endpoint in responses.ResponsesApi(service).routes():
-        app.add_route(path, endpoint, methods=[method])
+        by_path.setdefault(path, {})[method] = endpoint
+    for path, endpoints in by_path.items():
+        app.add_route(path, _by_method(endpoints), methods=list(endpoints))
+
+
+def _by_method(endpoints: Mapping[str, Endpoint]) -> Endpoint:
+    """Return one endpoint for the methods of a path, so that a refusal names all of them."""
+
+    async def endpoint(request: Request) -> Response:
+        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+
+    return endpoint
 
 
 async def _openapi(service: Service, _: Request) -> Response:

@@ -16,6 +16,12 @@ from wisp_runtime.server.openapi.operations import OPERATIONS
 REFERENCE = "#/components/schemas/{model}"
 JSON = "application/json"
 EVENTS = "text/event-stream"
+EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string", "contentMediaType": JSON}},
+    "required": ["data"],
+}
+"""An event of a stream; ``data`` is JSON, or ``[DONE]``."""
 
 
 def openapi_document(names: Sequence[str]) -> dict[str, Any]:
@@ -90,7 +96,7 @@ def _parameter(name: str, names: Sequence[str]) -> dict[str, Any]:
 def _responses(operation: Operation, schemas: _Schemas) -> dict[str, Any]:
     content: dict[str, Any] = {JSON: {"schema": schemas.of(operation.answer)}}
     if operation.streams:
-        content[EVENTS] = {"schema": {"type": "string"}}
+        content[EVENTS] = {"schema": EVENT}
     error = {JSON: {"schema": schemas.of(operation.error)}}
     responses: dict[str, Any] = {"200": {"description": "The answer.", "content": content}}
     for status in operation.statuses:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.parsing.generation_request import Count, GenerationRequest
@@ -18,8 +18,9 @@ MAX_PARTS = 1024  # parts of one message; also its tool calls and annotations
 
 
 class TextPart(StrictModel):
-    """A part of a message's content, as the OpenAPI document describes it."""
+    """A part of a message's content, as the OpenAPI document describes it; it may have ``cache_control``."""
 
+    model_config = ConfigDict(extra="allow")
     type: Literal["text"]
     text: str
 
@@ -27,6 +28,7 @@ class TextPart(StrictModel):
 class RefusalPart(StrictModel):
     """A part of an assistant's message in which it refused."""
 
+    model_config = ConfigDict(extra="allow")
     type: Literal["refusal"]
     refusal: str
 

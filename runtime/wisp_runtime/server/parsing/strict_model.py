@@ -6,9 +6,9 @@ output.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 class StrictModel(BaseModel):
@@ -24,3 +24,13 @@ class StrictModel(BaseModel):
             unknown = next(name for name in value if name not in cls.model_fields)
             raise ValueError(f"Unknown parameter: {unknown!r}, and {len(value)} fields altogether.")
         return value
+
+
+def _as_boolean(value: Any) -> Any:
+    if value is not None and not isinstance(value, bool):
+        raise ValueError("It must be false, a boolean.")  # a literal takes 0 for False
+    return value
+
+
+Off = Annotated[Literal[False], BeforeValidator(_as_boolean)]
+"""A flag that can only be off."""

@@ -89,7 +89,7 @@ class ToolUse:
         described: tools as the template is given them, OpenAI's JSON; empty: the model may call none.
         callable: tools that an answer may call.
         is_required: whether the answer must be a call.
-        is_parallel: whether it may be several.
+        is_parallel: whether it may be several; a function that is named is called once.
     """
 
     described: tuple[dict[str, Any], ...] = ()
@@ -126,7 +126,7 @@ def tool_use(
         described=tuple(tool.model_dump(exclude_none=True) for tool in tools),
         callable=tuple(known[name] for name in names or known),
         is_required=is_required,
-        is_parallel=is_parallel is not False,
+        is_parallel=is_parallel is not False and not isinstance(choice, NamedTool),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
-from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.parsing.strict_model import Off, StrictModel
 
 MAX_CHOICES_OF_TEXT = 10_000
 MAX_TAGS = 128
@@ -88,7 +88,7 @@ class StructuredOutputs(StrictModel):
     disable_any_whitespace: bool | None = None
     # Accepted and ignored: there is one backend, and it adds no properties.
     disable_fallback: bool | None = None
-    disable_additional_properties: Literal[False] | None = None
+    disable_additional_properties: Off | None = None
 
 
 class StructuredFields(StrictModel):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from wisp_runtime.server.parsing.anthropic.blocks import MarkedModel
-from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.parsing.strict_model import Off, StrictModel
 from wisp_runtime.server.parsing.tools import Name
 
 MAX_EXAMPLES = 64
@@ -24,7 +24,7 @@ class ToolDefinition(MarkedModel):
     strict: bool | None = None
     input_examples: Annotated[list[dict[str, Any]], Field(max_length=MAX_EXAMPLES)] | None = None
     allowed_callers: list[Literal["direct"]] | None = None
-    defer_loading: Literal[False] | None = None
+    defer_loading: Off | None = None
     eager_input_streaming: bool | None = None  # inputs are streamed as they come, and complete at their end
 
     @model_validator(mode="before")

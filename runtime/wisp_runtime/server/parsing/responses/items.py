@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 
 from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.parsing.chat_request import MAX_PARTS, RefusalPart
@@ -37,10 +37,9 @@ def encoded_thinking(text: str) -> str:
 class ContentPart(StrictModel):
     """A text part of a content, as the OpenAPI document describes it."""
 
+    model_config = ConfigDict(extra="allow")  # logprobs, annotations: as the server wrote them
     type: Literal["input_text", "output_text", "text", "summary_text", "reasoning_text"]
     text: str
-    annotations: list[Any] | None = None
-    logprobs: list[Any] | None = None
 
 
 PartsField = Annotated[list[ContentPart | RefusalPart], Field(max_length=MAX_PARTS)]
@@ -151,7 +150,7 @@ class ReasoningItem(Item):
     content: list[str] | None = None
     encrypted_content: str | None = None
 
-    @field_validator("summary", "content", mode="before", json_schema_input_type=PartsField | None)
+    @field_validator("summary", "content", mode="before", json_schema_input_type=str | PartsField | None)
     @classmethod
     def _parts_as_texts(cls, value: Any) -> Any:
         return value if value is None else texts_of(value, "Reasoning")

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from wisp_runtime.server.api.errors import bad_request
-from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.parsing.strict_model import Off, StrictModel
 from wisp_runtime.server.parsing.tools import MAX_NAME_CHARS, MAX_TOOLS, Name
 
 _RUN_IT = "This server runs no tools: declare a function, and run it in the client."
@@ -31,7 +31,7 @@ class FunctionTool(StrictModel):
     strict: bool | None = None
     # Newer fields, whose other values ask for what is not done here.
     allowed_callers: list[Literal["direct"]] | None = None
-    defer_loading: Literal[False] | None = None
+    defer_loading: Off | None = None
     output_schema: None = None
 
     def for_chat(self) -> dict[str, Any]:
