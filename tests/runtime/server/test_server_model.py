@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import jsonschema
 import openai
 import pytest
 
@@ -154,6 +155,40 @@ def test_a_shared_prefix_is_computed_once(client, served):
     assert first.prompt_tokens_details.cached_tokens == 0
     assert cached >= 480
     assert computed == first.prompt_tokens + second.prompt_tokens - cached
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "mood": {"enum": ["happy", "sad"]},
+    },
+    "required": ["name", "age", "mood"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("temperature", [0, 1.5])
+def test_an_answer_follows_a_schema_at_any_temperature(client, temperature):
+    answer = client.chat.completions.create(
+        model="smollm2",
+        messages=[{"role": "user", "content": "Describe a person as JSON."}],
+        temperature=temperature,
+        seed=3,
+        max_tokens=300,
+        response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}},
+    ).choices[0]
+    assert answer.finish_reason == "stop"
+    jsonschema.validate(json.loads(answer.message.content), PERSON)
+
+
+def test_a_grammar_of_an_unknown_special_token_is_refused_by_the_engine(client):
+    grammar = 'start: "a" <|nobody|>'
+    with pytest.raises(openai.BadRequestError, match="unknown special token"):
+        client.chat.completions.create(
+            model="smollm2", messages=QUESTION, extra_body={"guided_grammar": grammar}
+        )
 
 
 def test_the_same_seed_gives_the_same_text(client):
