@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 from grammar_walk import ByteVocabulary
-from hostile_markup import parse
+from hostile_markup import MARKERS, parse
 from llguidance import LLMatcher
 from tool_answers import TOOLS, text_of
 from valid_calls import CASES, STRICT, check_walks, grammar_of
@@ -102,6 +102,27 @@ def test_lines_between_thinking_and_a_required_call_may_be_empty(name):
     vocabulary, grammar = grammar_of(name, name in MARKED_BY_TOKENS, is_required=True, is_parallel=True)
     assert vocabulary.accepts(grammar, f"\n\n{first}{end}")
     assert not vocabulary.accepts(grammar, f"\n\n\n{first}{end}")
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if not case[2]], ids=str)
+def test_a_long_text_does_not_outgrow_the_lexer(case):
+    name, is_special, _, is_parallel = case
+    source = random.Random(3)
+    beginnings = [marker[:length] for marker in MARKERS for length in range(1, len(marker) - 2)]
+    beginnings += ['{"a', "\n  [ x", '\n{ "na', "\n[get_wea", "words ", "\n\n", *'abc {}[]()<"é']
+    text = "".join(source.choices(beginnings, k=2000))
+    vocabulary, grammar = grammar_of(name, is_special, is_required=False, is_parallel=is_parallel)
+    head = "<|channel|>final<|message|>" if name == "harmony" else ""
+    assert vocabulary.accepts(grammar, head + text)
+
+
+def test_a_long_value_does_not_outgrow_the_lexer():
+    source = random.Random(3)
+    value = "".join(source.choices(["</param", "\n", "nul", "12", "[", '"', "é", "words ", "<"], k=4000))
+    vocabulary, grammar = grammar_of("qwen3_coder", False, is_required=True, is_parallel=True)
+    begin = "<tool_call>\n<function=shape>\n<parameter=code>\nAB-12\n</parameter>\n<parameter=level>\nlow\n"
+    begin += f"</parameter>\n<parameter=any>\nx{value}\n</parameter>\n"
+    assert vocabulary.accepts(grammar, f"{begin}</function>\n</tool_call>")
 
 
 def test_a_list_is_mistrals_form_where_its_tokenizer_has_no_token_for_arguments():
