@@ -97,7 +97,7 @@ def message(**fields):
         ({"stop": ["a" * 257]}, "stop", "at most 256"),
         ({"seed": 1 << 64}, "seed", "less than or equal to 18446744073709551615"),
         ({"seed": -(1 << 63) - 1}, "seed", "greater than or equal to -9223372036854775808"),
-        ({"messages": [{}] * 1025}, "messages", "at most 1024"),
+        ({"messages": [{}] * 4097}, "messages", "at most 4096"),
         (
             message(role="user", content=[{"type": "text", "text": "x"}] * 1025),
             "messages.1.content",

@@ -102,7 +102,7 @@ def test_tokens_become_their_text_special_tokens_included(api, path):
         ),
         ("/tokenize", {"messages": HI, "tools": "f"}, 400, "tools", "list"),
         ("/tokenize", {"messages": HI, "tools": [{"type": "function"}]}, 400, "tools.0.function", "Missing"),
-        ("/tokenize", {"messages": HI * 1025}, 400, "messages", "1024"),
+        ("/tokenize", {"messages": HI * 4097}, 400, "messages", "4096"),
         (
             "/tokenize",
             {"messages": HI, "chat_template_kwargs": {"range": 1}},
@@ -132,3 +132,11 @@ def test_its_responses_are_counted_by_path(api):
         'wisp_http_responses_total{model_name="tiny",path="/tokenize",status="200"}'
         in api.get("/metrics").text
     )
+
+
+@pytest.mark.parametrize("begun", ["So", "<", "end", "assistant", "a ", "\n{"])  # also texts of the template
+def test_a_continued_message_is_the_end_of_the_prompt(api, server, begun):
+    continued = {"role": "assistant", "content": begun}
+    fields = {"messages": [*HI, continued], "continue_final_message": True}
+    closed = api.post("/detokenize", json={"tokens": api.post("/tokenize", json=fields).json()["tokens"]})
+    assert closed.json()["prompt"].endswith(f"assistant\n{begun}")

@@ -16,7 +16,7 @@ from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import PromptReport
 from wisp_runtime.server.api.markup import Markup
 from wisp_runtime.server.parsing.chat_request import ChatRequest, Message
-from wisp_runtime.server.parsing.final_message import open_final_message
+from wisp_runtime.server.parsing.final_message import marked_final_message, open_final_message
 from wisp_runtime.server.parsing.reasoning import Reasoning, reasoning_of
 from wisp_runtime.server.parsing.sampling import (
     check_token_ids,
@@ -191,8 +191,11 @@ async def render_chat(service: Service, request: ChatRequest, tools: ToolUse) ->
     messages = [_message(message, index) for index, message in enumerate(request.messages)]
     messages = [_with_thinking(message, service.text.reasoning.history_fields) for message in messages]
     messages = _for_template(messages, tools, templates.template)
-    text = await _render(templates, messages, _names(service, request, tools, templates.template))
-    return open_final_message(text, messages[-1]) if request.continue_final_message else text
+    names = _names(service, request, tools, templates.template)
+    if not request.continue_final_message:
+        return await _render(templates, messages, names)
+    messages, mark = marked_final_message(messages)
+    return open_final_message(await _render(templates, messages, names), mark)
 
 
 async def _render(templates: TemplateRenderer, messages: list[dict[str, Any]], names: dict[str, Any]) -> str:

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from wisp_runtime.engine.transport.messages import Ready
 from wisp_runtime.server.answers.parser import AnswerParser
 from wisp_runtime.server.api.completion_format import CompletionFormatter
-from wisp_runtime.server.api.errors import bad_request, check_scores, unsupported
+from wisp_runtime.server.api.errors import answer_too_long, bad_request, check_scores, unsupported
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import PromptReport, TokenNames
-from wisp_runtime.server.api.respond import GenerationJob, respond
+from wisp_runtime.server.api.respond import MAX_KEPT_CHARS, GenerationJob, respond
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.completion_request import MAX_PROMPTS, CompletionRequest
 from wisp_runtime.server.parsing.sampling import (
@@ -35,6 +35,7 @@ from wisp_runtime.server.text.detokenizer import token_offsets
 from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
+MAX_ID_CHARS = 8  # of a token id in JSON, with its comma
 DEFAULT_MAX_TOKENS = 16  # the API's own
 
 
@@ -48,6 +49,7 @@ async def completions(service: Service, http_request: Request) -> Response:
     chars = sum(map(len, request.prompt))
     prompts = await service.threads.run(chars, _encode_prompts, tokenizer, request, service.info)
     echoes = await service.threads.run(chars, _echoes, tokenizer, request, prompts)
+    _check_repeated(request, prompts, echoes)
     choices = _choices(prompts, request, service, priority_of(http_request.headers), constraint)
     names = service.text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
     of_prompt = _choices_of_prompt(request)
@@ -72,6 +74,17 @@ async def completions(service: Service, http_request: Request) -> Response:
         choices_per_prompt=of_prompt,
     )
     return await respond(service.text.generator, job, http_request)
+
+
+def _check_repeated(request: CompletionRequest, prompts: list[list[int]], echoes: list[Echo]) -> None:
+    """Refuse an answer whose choices repeat more of their prompts than the server keeps.
+
+    Raises:
+        ApiError: the prompts are too long for so many choices.
+    """
+    ids = sum(map(len, prompts)) * MAX_ID_CHARS if request.return_token_ids else 0
+    if (request.n or 1) * (ids + sum(len(echo.text) for echo in echoes)) > MAX_KEPT_CHARS:
+        raise answer_too_long(MAX_KEPT_CHARS)
 
 
 def _choices_of_prompt(request: CompletionRequest) -> int:
@@ -164,7 +177,7 @@ def _prompt_alternatives(request: CompletionRequest, prompts: list[list[int]]) -
     wanted = [number for number in (of_echo, request.prompt_logprobs) if number is not None]
     if not wanted:
         return None
-    reports = _choices_of_prompt(request) if request.stream else 1
+    reports = _choices_of_prompt(request) if request.stream else request.n or 1  # each choice repeats it
     name = "logprobs" if request.prompt_logprobs is None else "prompt_logprobs"
     check_scores(reports * sum(map(len, prompts)), max(wanted), name)
     return max(wanted)

@@ -6,6 +6,7 @@ other model it is the cosine of both embeddings.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Iterable
@@ -139,7 +140,8 @@ async def _compared(
     vectors = [vector_of(numbers, normalises=False) for numbers in data]
     queries, others = vectors[: len(first)], vectors[len(first) :]
     queries = queries if len(first) > 1 else queries * len(others)
-    scores = [cosine(query, other) for query, other in zip(queries, others, strict=True)]
+    pairs = list(zip(queries, others, strict=True))
+    scores = await asyncio.to_thread(lambda: [cosine(query, other) for query, other in pairs])
     return scores, sum(map(len, prompts))
 
 

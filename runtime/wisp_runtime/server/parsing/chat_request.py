@@ -12,7 +12,7 @@ from wisp_runtime.server.parsing.reasoning import Effort
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS, ToolChoice, ToolField
 
-MAX_MESSAGES = 1024
+MAX_MESSAGES = 4096  # an agent's session: each parallel call has a message of its own
 MAX_DOCUMENTS = 1024
 MAX_PARTS = 1024  # parts of one message; also its tool calls and annotations
 

@@ -18,9 +18,14 @@ from wisp_runtime.server.parsing.strict_model import StrictModel
 
 MAX_TOOLS = 256
 MAX_NAME_CHARS = 128
+MAX_GIVEN_NAME_CHARS = 65_536
 SHOWN_NAMES = 20  # of the tools that there are, in an error
 
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[A-Za-z0-9_.:/-]+$")]
+
+
+GivenName = Annotated[str, Field(min_length=1, max_length=MAX_GIVEN_NAME_CHARS)]
+"""Name in a call of the history: as a model wrote it, whatever it was."""
 
 
 class FunctionField(StrictModel):

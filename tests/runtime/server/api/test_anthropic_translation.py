@@ -269,7 +269,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
         ({"tool_choice": {"type": "force"}}, "tool_choice", "'any'"),
         ({"messages": [{"role": "tool", "content": "a"}]}, "messages.0.role", "'user'"),
         ({"messages": [USER, {"role": "assistant", "content": [USE]}]}, "messages.1", "tool_result"),
-        ({"messages": [USER] * 1025}, "messages", "1025"),
+        ({"messages": [USER] * 4097}, "messages", "4097"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content.0", "'image'"),
         ({"messages": [{"role": "user", "content": ["a"]}]}, "messages.0.content.0", "dictionary"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "list"),
@@ -358,3 +358,12 @@ def test_an_error_has_anthropics_type_and_names_its_field(error, kind, message):
         "error": {"type": kind, "message": message} | details,
         "request_id": "req-1",
     }
+
+
+def test_a_call_of_the_history_has_whatever_name_the_model_gave_it():
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get weather", "input": {}}
+    request = translated(
+        messages=[USER, {"role": "assistant", "content": [call]}, {"role": "user", "content": [RESULT]}]
+    )
+    (written,) = request["messages"][-2]["tool_calls"]
+    assert written["function"]["name"] == "get weather"

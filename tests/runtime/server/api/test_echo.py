@@ -5,6 +5,8 @@ import json
 import pytest
 from fake_engine import END, MAX_CONTEXT, START, tokens_of
 
+from wisp_runtime.server.api import completions
+
 COMPLETE = "/v1/completions"
 SCORE = {"model": "tiny", "prompt": "abc", "echo": True, "logprobs": 1}
 
@@ -90,3 +92,21 @@ def test_vllms_list_names_a_token_beyond_the_best_ones_without_a_rank(api):
         {"98": {"logprob": -0.25, "rank": None, "decoded_token": "b"}},
         {"99": {"logprob": -0.5, "rank": None, "decoded_token": "c"}},
     ]
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"prompt": [65] * 500, "n": 128, "max_tokens": 1, "prompt_logprobs": 20}, "too_many_logprobs"),
+        (
+            {"prompt": [65] * 500, "n": 128, "max_tokens": 1, "echo": True, "logprobs": 20},
+            "too_many_logprobs",
+        ),
+        ({"prompt": ["a" * 400] * 8, "n": 128, "max_tokens": 1, "echo": True}, "answer_too_long"),
+    ],
+)
+def test_choices_that_repeat_too_much_of_their_prompts_are_refused(api, server, monkeypatch, change, code):
+    monkeypatch.setattr(completions, "MAX_KEPT_CHARS", 300_000)
+    answer = api.post(COMPLETE, json={"model": "tiny"} | change)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+    assert server.engine.submitted == []

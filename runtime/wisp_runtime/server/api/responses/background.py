@@ -50,6 +50,7 @@ class BackgroundRun:
         Raises:
             StoreFull: responses under way take all that may be kept.
         """
+        self._stored.other_bytes = self._log.size_bytes  # its first events repeat the request's fields
         self._store.put(self._stored)
         self._service.enter()
         self._task = asyncio.create_task(self._write())

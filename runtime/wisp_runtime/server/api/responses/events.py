@@ -55,16 +55,16 @@ class EventLog:
     async def follow(self, starting_after: int = -1) -> AsyncGenerator[bytes, None]:
         """Yield the events behind number ``starting_after`` until the last, as texts of a stream.
 
-        Where there are none, the stream is one comment: it has to have something.
+        Where none comes, the stream is one comment: it has to have something.
         """
-        number = starting_after + 1
-        if self._is_closed and number >= len(self._events):
-            yield CAUGHT_UP
+        first = number = starting_after + 1
         while True:
             while number < len(self._events):
                 yield self._events[number].sse(number)
                 number += 1
             if self._is_closed:
+                if number == first:
+                    yield CAUGHT_UP
                 return
             await self._has_grown.wait()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.api.logprobs import to_json
@@ -16,8 +16,21 @@ _ITEMS: TypeAdapter[list[InputItem]] = TypeAdapter(list[InputItem])
 
 
 def parsed_items(texts: Sequence[str]) -> list[ContentItem]:
-    """Return items of the store as a request would bring them."""
-    items = _ITEMS.validate_python([json.loads(text) for text in texts])
+    """Return items of the store as a request would bring them.
+
+    Raises:
+        ApiError: 400; the model wrote one that no request may bring, such as a call without a name.
+    """
+    try:
+        items = _ITEMS.validate_python([json.loads(text) for text in texts])
+    except ValidationError as error:
+        place = ".".join(map(str, error.errors(include_url=False, include_input=False)[0]["loc"][1:]))
+        raise bad_request(
+            f"An item of the former response cannot be sent to the model again ({place[:80]}): "
+            "send the input to go on from instead.",
+            "previous_response_id",
+            "invalid_value",
+        ) from error
     return [item for item in items if not isinstance(item, ItemReference)]
 
 

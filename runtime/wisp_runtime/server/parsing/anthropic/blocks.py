@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from wisp_runtime.server.parsing.chat_request import MAX_PARTS
 from wisp_runtime.server.parsing.strict_model import StrictModel
-from wisp_runtime.server.parsing.tools import Name
+from wisp_runtime.server.parsing.tools import GivenName
 
 MAX_ID_CHARS = 256
 
@@ -60,7 +60,7 @@ class ToolUseBlock(MarkedModel):
 
     type: Literal["tool_use"]
     id: CallId
-    name: Name
+    name: GivenName
     input: dict[str, Any]
     caller: Caller | None = None
     toolset_name: None = None  # of Anthropic's own tools
