@@ -7,6 +7,7 @@ time is bounded.
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -26,6 +27,8 @@ from wisp_runtime.errors import RuntimeFailure
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+log = logging.getLogger(__name__)
 
 MAX_COMPILED = 64
 COMPILED_AT_A_TIME = 2  # a grammar that takes long does not hold up the others
@@ -54,7 +57,7 @@ class GrammarCompiler:
         self._lock = Lock()
         self._threads: ThreadPoolExecutor | None = None
         self._compiled: OrderedDict[str, Future[Compiled]] = OrderedDict()
-        self._waiting: dict[str, Submit] = {}
+        self._waiting: dict[str, tuple[Submit, Future[Compiled]]] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -64,8 +67,7 @@ class GrammarCompiler:
     def add(self, request: Submit) -> None:
         """Have the grammar of ``request`` compiled; :meth:`take` returns the request afterwards."""
         assert request.constraint is not None
-        self._waiting[request.request_id] = request
-        self._job(request.constraint)
+        self._waiting[request.request_id] = request, self._job(request.constraint)
 
     def abort(self, request_id: str) -> bool:
         """Forget a request; return whether it waited here."""
@@ -73,14 +75,12 @@ class GrammarCompiler:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a grammar is compiled, or for ``timeout_s``."""
-        jobs = [self._job(request.constraint or "") for request in self._waiting.values()]
-        wait(jobs, timeout_s, return_when="FIRST_COMPLETED")
+        wait({job for _, job in self._waiting.values()}, timeout_s, return_when="FIRST_COMPLETED")
 
     def take(self) -> list[tuple[Submit, Constraint | str]]:
         """Return the requests whose grammars are compiled, with their rules, or why they are refused."""
         taken = list[tuple[Submit, Constraint | str]]()
-        for request in list(self._waiting.values()):
-            job = self._job(request.constraint or "")
+        for request, job in list(self._waiting.values()):
             if job.done():
                 del self._waiting[request.request_id]
                 taken.append((request, _constraint(request, job.result())))
@@ -94,16 +94,19 @@ class GrammarCompiler:
             )
             job = self._compiled[text] = self._threads.submit(self._compile, text)
         self._compiled.move_to_end(text)
-        self._evict()
+        while len(self._compiled) > MAX_COMPILED:
+            self._compiled.popitem(last=False)  # requests that wait for it hold it themselves
         return job
 
-    def _evict(self) -> None:
-        needed = {request.constraint for request in self._waiting.values()}
-        for text in list(self._compiled)[: max(0, len(self._compiled) - MAX_COMPILED)]:
-            if text not in needed:
-                del self._compiled[text]
-
     def _compile(self, text: str) -> Compiled:
+        try:
+            return self._compiled_now(text)
+        except BaseException as error:  # a panic of the library must end this request alone
+            log.exception("a grammar could not be compiled")
+            why = f"the grammar of the answer broke its compiler ({type(error).__name__})"
+            return Compiled(None, None, why)
+
+    def _compiled_now(self, text: str) -> Compiled:
         from llguidance import LLMatcher
 
         if self._read_vocabulary is None:

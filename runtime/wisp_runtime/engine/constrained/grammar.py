@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING
 
 from wisp_runtime.batch import Array
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_MASK_THREADS = 16
 MIN_PARALLEL = 4  # masks that are worth threads: one takes 50 us
+SLOW_MASK_S = 0.005
+SLOW_STEP_S = 0.05  # of the masks of a step: the next are timed one by one
+MAX_OVERTIME_S = 0.5  # processor time of an answer's masks beyond SLOW_MASK_S each
 MAX_REASON_CHARS = 500
 DEAD_END = (
     "no token of this model continues the answer as its grammar, and the request's other rules, require; "
@@ -32,12 +36,15 @@ class Grammar:
 
     Attributes:
         error: see :class:`.constraint.Constraint`.
+        is_slow: whether its masks are timed one by one, because those of a step took long.
     """
 
     def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
         self.matcher, self.vocabulary = matcher, vocabulary
         self.error = ""
+        self.is_slow = False
         self._pending: list[int] = []
+        self._overtime_s = 0.0
 
     def advance(self, token: int) -> None:
         """Take in a token; it is parsed when the next mask is computed."""
@@ -67,6 +74,13 @@ class Grammar:
         """Return the tokens that are not parsed yet, and forget them."""
         pending, self._pending = self._pending, []
         return pending
+
+    def charge(self, seconds: float, tokens: int) -> None:
+        """Count the processor time of a mask; a grammar that takes far too much ends its request."""
+        self.is_slow = seconds > SLOW_MASK_S
+        self._overtime_s = max(0.0, self._overtime_s + seconds - SLOW_MASK_S * max(1, tokens))
+        if self._overtime_s > MAX_OVERTIME_S and not self.error:
+            self.error = f"the grammar of the answer takes too long at each token: it is ambiguous. {_REMEDY}"
 
     def check(self) -> None:
         """Note the parser's error, if it has one."""
@@ -101,17 +115,35 @@ def fill_rows(grammars: Sequence[tuple[Grammar, int]], rows: Array) -> None:
         grammars: grammars of one vocabulary, each with the index of its row.
         rows: ``[R, ceil(vocab / 32)]`` uint32, contiguous. An erroneous grammar's row means nothing.
     """
-    if len(grammars) < MIN_PARALLEL:
-        for grammar, index in grammars:
-            grammar.matcher.consume_tokens(grammar.take_pending())
-            grammar.matcher.unsafe_compute_mask_ptr(rows[index].ctypes.data, rows[index].nbytes)
-    else:
-        pending = [(grammar.matcher, grammar.take_pending()) for grammar, _ in grammars]
-        for matcher, tokens in pending:
-            matcher.consume_tokens(tokens[:-1])  # mostly none
-        if last := [(matcher, tokens[-1]) for matcher, tokens in pending if tokens]:
-            executor().consume_token_par(last)
-        parsers = [(grammar.matcher, index) for grammar, index in grammars]
-        executor().unsafe_compute_mask_ptr(parsers, rows.ctypes.data, rows[0].nbytes, len(rows))
+    together = [entry for entry in grammars if not entry[0].is_slow]
+    if len(together) < MIN_PARALLEL:
+        together = []
+    for grammar, index in grammars if not together else [entry for entry in grammars if entry[0].is_slow]:
+        _fill_timed(grammar, rows[index])
+    if together:
+        began_s = perf_counter()
+        _fill_together(together, rows)
+        is_slow = perf_counter() - began_s > SLOW_STEP_S
+        for grammar, _ in together:
+            grammar.is_slow = is_slow
     for grammar, _ in grammars:
         grammar.check()
+
+
+def _fill_timed(grammar: Grammar, row: Array) -> None:
+    """Compute one mask in this thread, and charge the grammar for its time."""
+    tokens, began_s = grammar.take_pending(), thread_time()
+    grammar.matcher.consume_tokens(tokens)
+    grammar.matcher.unsafe_compute_mask_ptr(row.ctypes.data, row.nbytes)
+    grammar.charge(thread_time() - began_s, len(tokens))
+
+
+def _fill_together(grammars: Sequence[tuple[Grammar, int]], rows: Array) -> None:
+    """Compute masks in the threads of :func:`executor`."""
+    pending = [(grammar.matcher, grammar.take_pending()) for grammar, _ in grammars]
+    for matcher, tokens in pending:
+        matcher.consume_tokens(tokens[:-1])  # mostly none
+    if last := [(matcher, tokens[-1]) for matcher, tokens in pending if tokens]:
+        executor().consume_token_par(last)
+    parsers = [(grammar.matcher, index) for grammar, index in grammars]
+    executor().unsafe_compute_mask_ptr(parsers, rows.ctypes.data, rows[0].nbytes, len(rows))

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.engine.constrained.bits import clear_bits
+from wisp_runtime.engine.constrained.bits import WORD_BITS, clear_bits
 from wisp_runtime.engine.transport.messages import SamplingParams
 
 
@@ -23,7 +23,7 @@ class TokenRules:
         allowed = sampling.allowed_tokens
         self._allowed: Array | None = None if allowed is None else np.frombuffer(allowed, "<u4")
         self._bad_words = sampling.bad_words
-        self._end_ids = np.array(sorted(end_ids), np.int64)
+        self._ends = np.array(sorted(end_ids), np.int64)
         self._missing_tokens = sampling.min_tokens
         self._last: tuple[int, ...] = ()
         self._remembered = max((len(word) - 1 for word in self._bad_words), default=0)
@@ -53,7 +53,7 @@ class TokenRules:
             clear_bits(words, np.array(banned, np.int64))
         if self._missing_tokens > 0:
             others = words.copy()
-            clear_bits(others, self._end_ids)
+            clear_bits(others, self._ends[self._ends < WORD_BITS * len(words)])
             if others.any():
                 words[:] = others
 

@@ -128,7 +128,8 @@ class Sequence:
         self.tokens: list[int] | tuple[int, ...] = request.prompt  # choices that wait share it
         self.prompt_tokens = len(self.tokens)
         self.max_length = max_length
-        self.stop_ids = frozenset(request.stop_token_ids) | (frozenset() if request.ignore_eos else eos)
+        ignores_eos = request.ignore_eos and request.constraint is None  # what is complete may only end
+        self.stop_ids = frozenset(request.stop_token_ids) | (frozenset() if ignores_eos else eos)
         self.status = Status.WAITING
         self.computed_tokens = 0
         self.pending_sample_row = -1

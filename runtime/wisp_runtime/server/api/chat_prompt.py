@@ -15,7 +15,7 @@ from wisp_runtime.server.api.errors import bad_request, check_scores, unavailabl
 from wisp_runtime.server.api.generation import Choice
 from wisp_runtime.server.api.logprobs import PromptReport
 from wisp_runtime.server.api.markup import Markup
-from wisp_runtime.server.parsing.chat_request import ChatRequest, Message
+from wisp_runtime.server.parsing.chat_request import UNREAD_FIELDS, ChatRequest, Message
 from wisp_runtime.server.parsing.final_message import marked_final_message, open_final_message
 from wisp_runtime.server.parsing.reasoning import Reasoning, reasoning_of
 from wisp_runtime.server.parsing.sampling import (
@@ -43,19 +43,6 @@ from wisp_runtime.server.text.tool_prompt import with_described_tools
 
 OWN_NAMES = frozenset({"messages", "tools", "range", "raise_exception", "strftime_now"})
 """Names of a template that callers must not set."""
-
-UNREAD_FIELDS = frozenset(
-    (
-        "refusal",
-        "annotations",
-        "provider_specific_fields",
-        "thinking_blocks",
-        "parsed",
-        "reasoning",
-        "thinking",
-    )
-)
-"""Fields of a message that are not passed to the template; of thinking's names it gets one."""
 
 
 @dataclass(frozen=True, slots=True)

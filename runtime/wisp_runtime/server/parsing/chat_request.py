@@ -17,6 +17,20 @@ MAX_DOCUMENTS = 1024
 MAX_PARTS = 1024  # parts of one message; also its tool calls and annotations
 
 
+UNREAD_FIELDS = frozenset(
+    (
+        "refusal",
+        "annotations",
+        "provider_specific_fields",
+        "thinking_blocks",
+        "parsed",
+        "reasoning",
+        "thinking",
+    )
+)
+"""Fields of a message that are not passed to the template; of thinking's names it gets one."""
+
+
 class TextPart(StrictModel):
     """A part of a message's content, as the OpenAPI document describes it; it may have ``cache_control``."""
 

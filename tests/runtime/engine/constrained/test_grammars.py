@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from llguidance import LLMatcher
 
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.constrained.compiler import MAX_COMPILED, GrammarCompiler
+from wisp_runtime.engine.constrained.grammar import Grammar
 from wisp_runtime.engine.constrained.masks import TokenMask, rows_of, start
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
@@ -183,14 +185,13 @@ def test_a_grammar_is_compiled_once_and_the_last_ones_are_kept():
     texts = [f'start: "{TEXTS[i % 3]}"~{i + 1}' for i in range(MAX_COMPILED + 5)]
     for index, text in enumerate([*texts, texts[-1]]):
         compiler.add(asked(f"r{index}", text))
-    assert len(compiler._compiled) == len(texts)  # those that are waited for stay
+    assert len(compiler._compiled) == MAX_COMPILED  # requests that wait hold theirs
     taken = []
     while not compiler.is_idle:
         compiler.wait(1)
         taken += compiler.take()
     assert len(taken) == len(texts) + 1
     compiler.add(asked("last", texts[-1]))
-    assert len(compiler._compiled) == MAX_COMPILED
     assert len(compiler.take()) == 1  # at once: it was compiled before
     assert readings == [1]
 
@@ -216,3 +217,35 @@ def test_masks_that_are_computed_ahead_equal_those_computed_on_demand():
         for index, mask in enumerate([*ahead, *on_demand]):
             mask.advance((step + index % 5) % VOCAB)
     assert rows_of([None, None]) is None
+
+
+def test_a_complete_answer_ends_though_ends_are_ignored():
+    tokens, ends, _ = serve([asked("a", LIST, ignore_eos=True, seed=3)])
+    assert ends["a"] == ("stop", "")
+    assert COMPLETE[LIST].fullmatch(text_of(tokens["a"]))
+
+
+def test_a_compiler_that_breaks_refuses_its_request_alone():
+    class Panic(BaseException):
+        """As the library's panics, which are no exceptions of the ordinary kind."""
+
+    def read():
+        raise Panic
+
+    compiler = GrammarCompiler(read)
+    compiler.add(asked("a", DIGITS))
+    compiler.wait(60)
+    ((_, refusal),) = compiler.take()
+    assert refusal == "the grammar of the answer broke its compiler (Panic)"
+
+
+def test_a_grammar_whose_masks_take_too_long_ends_its_request():
+    vocabulary = toy_vocabulary()
+    grammar = Grammar(LLMatcher(vocabulary.tokenizer, DIGITS), vocabulary)
+    for _ in range(1000):
+        grammar.charge(0.004, tokens=1)  # its share
+    assert (grammar.error, grammar.is_slow) == ("", False)
+    grammar.charge(0.4, tokens=1)  # once is no harm
+    assert (grammar.error, grammar.is_slow) == ("", True)
+    grammar.charge(0.2, tokens=1)
+    assert "takes too long at each token" in grammar.error

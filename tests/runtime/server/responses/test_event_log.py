@@ -9,7 +9,7 @@ from wisp_runtime.server.api.responses.events import CAUGHT_UP, EventLog
 from wisp_runtime.server.api.responses.stored_items import parsed_items
 
 
-def test_a_reader_that_waits_behind_the_last_event_is_told_of_the_end():
+def test_a_reader_that_waits_behind_the_last_event_gets_a_comment_at_the_end():
     async def read():
         log = EventLog()
         reading = asyncio.create_task(_all(log.follow(starting_after=50)))
