@@ -29,7 +29,7 @@ GZIP = {**JSON, "content-encoding": "gzip"}
     ("method", "path", "content", "headers", "status", "code"),
     [
         ("GET", "/nowhere", b"", {}, 404, "unknown_path"),
-        ("POST", "/v1/embeddings", b"{}", JSON, 404, "unknown_path"),
+        ("POST", "/v1/images/generations", b"{}", JSON, 404, "unknown_path"),
         ("GET", "/v1/chat/completions", b"", {}, 405, "method_not_allowed"),
         ("DELETE", "/v1/models", b"", {}, 405, "method_not_allowed"),
         ("GET", "/v1/models/unknown", b"", {}, 404, "model_not_found"),
