@@ -57,11 +57,17 @@ def toy_token(tokens: list[int], sizes: CacheSizes) -> int:
     return (total + (zlib.crc32(bytes(tokens), STATE) if sizes.states else 0)) % VOCAB
 
 
+def ends_of(request: Submit) -> set[int]:
+    """Return the tokens that end an answer; one under a rule ends where its rule lets it, whatever is ignored."""
+    ignores_eos = request.ignore_eos and request.constraint is None
+    return set(request.stop_token_ids) | (set() if ignores_eos else {EOS})
+
+
 def answer(request: Submit, max_context: int, sizes: CacheSizes = ONE_POOL) -> list[int]:
     """The tokens ``request`` must get, whoever else is there."""
     tokens, sampling = list(request.prompt), request.sampling
     end = min(len(tokens) + request.max_tokens, max_context)
-    stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
+    stops = ends_of(request)
     while len(tokens) < end:
         token = toy_token(tokens, sizes)
         if sampling.temperature:

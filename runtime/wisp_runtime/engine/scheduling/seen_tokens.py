@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from wisp_runtime.batch import Array
-
-WORD_BITS = 32
+from wisp_runtime.engine.constrained.bits import WORD_BITS, words_of
 
 
 class SeenTokens:
@@ -25,7 +24,7 @@ class SeenTokens:
     __slots__ = ("words",)
 
     def __init__(self, vocab: int, tokens: Sequence[int]) -> None:
-        is_seen = np.zeros(-(-vocab // WORD_BITS) * WORD_BITS, np.bool_)
+        is_seen = np.zeros(words_of(vocab) * WORD_BITS, np.bool_)
         is_seen[np.asarray(tokens, np.int64)] = True
         self.words: Array = np.packbits(is_seen, bitorder="little").view(np.uint32)
 

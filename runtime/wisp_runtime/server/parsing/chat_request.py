@@ -96,6 +96,17 @@ def _text_of(part: Any, index: int) -> str:
 MessagesField = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
+def few_messages(value: Any) -> Any:
+    """Return a field's messages as they came, or refuse them before a model of the first is built.
+
+    Raises:
+        ValueError: they are more than ``MAX_MESSAGES``.
+    """
+    if isinstance(value, list) and len(value) > MAX_MESSAGES:
+        raise ValueError(f"'messages' has {len(value)} messages; at most {MAX_MESSAGES} are allowed.")
+    return value
+
+
 class ChatRequest(GenerationRequest):
     """The body of ``POST /v1/chat/completions``."""
 
@@ -119,7 +130,4 @@ class ChatRequest(GenerationRequest):
     @field_validator("messages", mode="before", json_schema_input_type=MessagesField)
     @classmethod
     def _few_messages(cls, value: Any) -> Any:
-        """Refuse before a model of the first is built."""
-        if isinstance(value, list) and len(value) > MAX_MESSAGES:
-            raise ValueError(f"'messages' has {len(value)} messages; at most {MAX_MESSAGES} are allowed.")
-        return value
+        return few_messages(value)

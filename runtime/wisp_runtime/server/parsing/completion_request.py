@@ -30,16 +30,17 @@ class CompletionRequest(GenerationRequest):
     @classmethod
     def _prompts_as_list(cls, value: Any) -> Any:
         """Normalize text, texts, token ids and lists of token ids to one list."""
-        prompts = [value] if isinstance(value, str) or _is_token_list(value) else value
+        prompts = [value] if isinstance(value, str) or is_token_list(value) else value
         if not isinstance(prompts, list) or not prompts:
             raise ValueError("'prompt' must be a string, a list of strings, token ids, or a list of those.")
         if len(prompts) > MAX_PROMPTS:
             raise ValueError(f"'prompt' has {len(prompts)} prompts; at most {MAX_PROMPTS} are allowed.")
         for index, prompt in enumerate(prompts):
-            if not isinstance(prompt, str) and not _is_token_list(prompt):
+            if not isinstance(prompt, str) and not is_token_list(prompt):
                 raise ValueError(f"Prompt {index} is neither a string nor a list of token ids (integers).")
         return prompts
 
 
-def _is_token_list(value: Any) -> bool:
+def is_token_list(value: Any) -> bool:
+    """Return whether a field's value is token ids, at least one."""
     return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)

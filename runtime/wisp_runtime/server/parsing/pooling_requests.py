@@ -9,15 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from wisp_runtime.server.parsing.completion_request import TokenIds, is_token_list
+from wisp_runtime.server.parsing.generation_request import Count
 from wisp_runtime.server.parsing.strict_model import StrictModel
 
 MAX_INPUTS = 2048  # OpenAI's own
 MAX_DOCUMENTS = 2048
 MAX_INSTRUCTION_CHARS = 4096
 
-Count = Annotated[int, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1)]
-TokenIds = Annotated[list[int], Field(min_length=1)]
 Inputs = Annotated[list[Text | TokenIds], Field(min_length=1, max_length=MAX_INPUTS)]
 InputField = Text | TokenIds | Inputs
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_DOCUMENTS)]
@@ -56,13 +56,13 @@ class EmbeddingRequest(PooledRequest):
     @classmethod
     def _inputs_as_list(cls, value: Any) -> Any:
         """Normalize text, texts, token ids and lists of token ids to one list."""
-        inputs = [value] if isinstance(value, str) or _is_token_list(value) else value
+        inputs = [value] if isinstance(value, str) or is_token_list(value) else value
         if not isinstance(inputs, list) or not inputs:
             raise ValueError("'input' must be a string, a list of strings, token ids, or a list of those.")
         if len(inputs) > MAX_INPUTS:
             raise ValueError(f"'input' has {len(inputs)} texts; at most {MAX_INPUTS} are allowed.")
         for index, text in enumerate(inputs):
-            if not (isinstance(text, str) and text) and not _is_token_list(text):
+            if not (isinstance(text, str) and text) and not is_token_list(text):
                 raise ValueError(f"Input {index} must be a text or a list of token ids, and not empty.")
         return inputs
 
@@ -137,7 +137,3 @@ class RerankRequest(PooledRequest):
     def texts(self) -> list[str]:
         """Return the texts of the documents."""
         return [document if isinstance(document, str) else document.text for document in self.documents]
-
-
-def _is_token_list(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(token) is int for token in value)

@@ -23,7 +23,7 @@ from wisp_runtime.models.model import Output
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
 from fake_device import fake_device_runner
 from test_engine_properties import MAX_CONTEXT, EngineMachine, limits, submits
-from toy_engine import EOS, VOCAB, ToyModel, ruled_token, stir
+from toy_engine import VOCAB, ToyModel, ends_of, ruled_token, stir
 
 
 def mark(is_prompt, token, before):
@@ -59,7 +59,7 @@ def answer(request, max_context, _sizes=None):
     last, generated, sampling = 0, [], request.sampling
     for token in request.prompt:
         last = mark(True, token, last)
-    stops = set(request.stop_token_ids) | (set() if request.ignore_eos else {EOS})
+    stops = ends_of(request)
     first, end = len(request.prompt), min(len(request.prompt) + request.max_tokens, max_context)
     while first + len(generated) < end:
         token = last % VOCAB

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from wisp_runtime.server.api.errors import bad_request, unsupported
 from wisp_runtime.server.parsing.anthropic.blocks import Content, MarkedModel, Texts
 from wisp_runtime.server.parsing.anthropic.tools import ToolChoice, ToolDefinition
-from wisp_runtime.server.parsing.chat_request import MAX_MESSAGES
+from wisp_runtime.server.parsing.chat_request import MAX_MESSAGES, few_messages
 from wisp_runtime.server.parsing.generation_request import MAX_STOP_CHARS, MAX_STOPS, Count, Share
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS
@@ -147,10 +147,7 @@ class CountTokensRequest(MarkedModel):
     @field_validator("messages", mode="before", json_schema_input_type=MessagesField)
     @classmethod
     def _few_messages(cls, value: Any) -> Any:
-        """Refuse before a model of the first is built."""
-        if isinstance(value, list) and len(value) > MAX_MESSAGES:
-            raise ValueError(f"'messages' has {len(value)} messages; at most {MAX_MESSAGES} are allowed.")
-        return value
+        return few_messages(value)
 
 
 class MessagesRequest(CountTokensRequest):
