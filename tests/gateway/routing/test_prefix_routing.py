@@ -37,7 +37,7 @@ def routed(world, by):
 def test_each_history_stays_at_one_pod_and_many_use_all(world, pods):
     turns = {name: list(agent(name, 4)) for name in ("anna", "bert", "carl", "dora")}
     for pod in pods:
-        pod.handler = world.does.talk(gap_s=1.0)  # the first four meet: none is answered when the last one comes
+        pod.handler = world.does.talk(gap_s=1.0)  # no answer before the last of four asks
     asked = [world.background(lambda body=bodies[0]: world.post(json=body)) for bodies in turns.values()]
     assert {answer.result(60).status_code for answer in asked} == {200}
     for pod in pods:

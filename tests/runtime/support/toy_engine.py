@@ -58,7 +58,7 @@ def toy_token(tokens: list[int], sizes: CacheSizes) -> int:
 
 
 def ends_of(request: Submit) -> set[int]:
-    """Return the tokens that end an answer; one under a rule ends where its rule lets it, whatever is ignored."""
+    """Return the tokens that end an answer; under a rule, the end token too, ignored or not."""
     ignores_eos = request.ignore_eos and request.constraint is None
     return set(request.stop_token_ids) | (set() if ignores_eos else {EOS})
 
