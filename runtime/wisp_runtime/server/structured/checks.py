@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import OrderedDict
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from wisp_runtime.engine.constrained.limits import MAX_GRAMMAR_BYTES, MAX_PROPERTIES, why_refused
 from wisp_runtime.server.api.errors import ApiError, bad_request, unavailable
 from wisp_runtime.server.structured.fields import StructuredFields
+from wisp_runtime.server.structured.places import places_of
 from wisp_runtime.server.structured.structure import Structure, structure_of
 
 MAX_CHECK_S = 2.0
@@ -27,6 +30,8 @@ _REMEDIES = {
     "Unsatisfiable": "Correct the schema so that some answer follows it",
 }
 _SIMPLIFY = "Correct it, or make it simpler"
+_POSITION = re.compile(r'^at 1\(\d+\): invalid regex ".*" \(in regex\): ', re.DOTALL)
+"""Position of a regular expression in the grammar that is made of it: nothing a client has seen."""
 
 
 class GrammarChecks:
@@ -62,7 +67,7 @@ class GrammarChecks:
         if why := _too_large(text):
             raise refused(param, why)
         if why := await self._checked(text, param):
-            raise refused(param, why)
+            raise refused(param, why, _places(why, text))
         self._sound[text] = None
         while len(self._sound) > MAX_REMEMBERED:
             self._sound.popitem(last=False)
@@ -89,12 +94,22 @@ class GrammarChecks:
             raise refused(param, f"compiling it takes more than {MAX_CHECK_S:g} s") from error
 
 
-def refused(param: str, why: str) -> ApiError:
-    """Return the error of a grammar that is refused."""
+def refused(param: str, why: str, places: Sequence[str] = ()) -> ApiError:
+    """Return the error of a grammar that is refused.
+
+    Args:
+        param: field that prescribes the format.
+        why: reason, as the compiler says it.
+        places: where in the field's schema that is, as JSON pointers; none: it is not known.
+    """
     remedy = next((remedy for start, remedy in _REMEDIES.items() if start in why), _SIMPLIFY)
-    return bad_request(
-        f"No answer can be held to {param!r}: {why.rstrip('.')}. {remedy}.", param, "invalid_grammar"
-    )
+    why = _POSITION.sub("", why).rstrip(".") + (f", at {', '.join(places)}" if places else "")
+    return bad_request(f"No answer can be held to {param!r}: {why}. {remedy}.", param, "invalid_grammar")
+
+
+def _places(why: str, grammar: str) -> list[str]:
+    [part, *others] = json.loads(grammar)["grammars"]
+    return [] if others or "json_schema" not in part else places_of(why, part["json_schema"])
 
 
 def _too_large(text: str) -> str:

@@ -38,7 +38,7 @@ Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES_OF_TEXT
 
 
 class JsonSchema(StrictModel):
-    """A named schema; ``strict`` changes nothing: answers always follow the schema."""
+    """A named schema. Answers always follow it; ``strict`` also closes its objects: see ``closed_schema``."""
 
     name: str | None = None
     description: str | None = None

@@ -6,12 +6,13 @@ Nothing is compiled here; :mod:`wisp_runtime.server.structured.checks` checks th
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from wisp_runtime.server.api.errors import bad_request
+from wisp_runtime.server.structured.closed_schema import closed_schema
+from wisp_runtime.server.structured.expressions import lark_expression
 from wisp_runtime.server.structured.fields import (
     ResponseFormat,
     Schema,
@@ -85,9 +86,9 @@ def _of_response_format(response_format: ResponseFormat | None) -> Iterator[Stru
         if response_format.json_schema is None:
             raise bad_request(f"Missing required parameter: '{name}.json_schema'.", f"{name}.json_schema")
         wanted = response_format.json_schema.json_schema
-        yield Structure(
-            f"{name}.json_schema.schema", _json_grammar({"type": "object"} if wanted is None else wanted)
-        )
+        wanted = {"type": "object"} if wanted is None else wanted
+        wanted = closed_schema(wanted) if response_format.json_schema.strict else wanted
+        yield Structure(f"{name}.json_schema.schema", _json_grammar(wanted))
     elif kind == "structural_tag":
         structures, triggers = response_format.structures or [], response_format.triggers or []
         yield Structure(name, _tag_grammar(structures, triggers, name))
@@ -131,7 +132,7 @@ def _of_texts(
     prefix: str, regex: str | None, choice: Sequence[str] | None, grammar: str | None
 ) -> Iterator[Structure]:
     if regex is not None:
-        yield Structure(f"{prefix}regex", lark_grammar(f"start: /{_slashed(regex)}/"))
+        yield Structure(f"{prefix}regex", lark_grammar(f"start: /{lark_expression(regex)}/"))
     if choice is not None:
         yield Structure(f"{prefix}choice", lark_grammar(f"start: {' | '.join(map(_quoted, choice))}"))
     if grammar is not None:
@@ -172,12 +173,6 @@ def _whitespace(outputs: StructuredOutputs) -> str | None:
     if outputs.disable_any_whitespace:
         return None
     return WHITESPACE if outputs.whitespace_pattern is None else outputs.whitespace_pattern
-
-
-def _slashed(regex: str) -> str:
-    """Return a regular expression as Lark writes it between slashes; anchors at its ends are implied."""
-    pairs = re.findall(r"\\.|.", regex, re.DOTALL)
-    return "".join({"/": r"\/", "\n": r"\n"}.get(pair, pair) for pair in pairs)
 
 
 def _as_lark(grammar: str, param: str) -> str:

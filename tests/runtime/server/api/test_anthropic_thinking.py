@@ -117,7 +117,7 @@ def test_an_answer_in_a_prescribed_format_is_parsed(client, thinker, is_thinking
     [
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {"type": "objekt"}}}},
-            "output_config.format",
+            "'output_config.format.schema': Invalid type: objekt, at #/type",
         ),
         ({"output_format": {"type": "json_object"}}, "output_format.type"),
         (

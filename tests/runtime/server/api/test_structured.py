@@ -20,6 +20,16 @@ BODIES = {
 }
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 CLOSED = OBJECT | {"additionalProperties": False}
+NESTED = {
+    "type": "object",
+    "properties": {"city": {"$ref": "#/$defs/City"}, "or": {"anyOf": [{"$ref": "#/$defs/City"}, OBJECT]}},
+    "required": ["city", "or"],
+    "$defs": {"City": OBJECT},
+}
+EXTENDED = {
+    "allOf": [{"$ref": "#/$defs/City"}, {"properties": {"b": {"const": 2}}}],
+    "$defs": {"City": OBJECT},
+}
 TAG = {"begin": "<f=a>", "schema": OBJECT, "end": "</f>"}
 TAGS = {"type": "structural_tag", "structures": [TAG], "triggers": ["<f"]}
 
@@ -50,14 +60,23 @@ def follows(grammar, text):
     [
         ({"response_format": {"type": "json_object"}}, ['{"b": []}', "{}"], ["[]", "1", "{"]),
         ({"response_format": {"type": "json_object", "schema": OBJECT}}, ['{"a": 1}'], ["{}"]),  # llama.cpp's
-        (json_schema(OBJECT, name="x", strict=True), ['{"a": 1, "b": 2}'], ["{}", '{"a": "1"}']),
-        (json_schema(OBJECT, strict=False), ['{"a":1}'], ["{}"]),
+        (json_schema(OBJECT, name="x", strict=True), ['{"a": 1}'], ["{}", '{"a": "1"}', '{"a": 1, "b": 2}']),
+        (
+            json_schema(NESTED, strict=True),
+            ['{"city": {"a": 1}, "or": {"a": 1}}'],
+            ['{"city": {"a": 1, "b": 2}, "or": {"a": 1}}', '{"city": {"a": 1}, "or": {"a": 1, "b": 2}}'],
+        ),
+        (json_schema(EXTENDED, strict=True), ['{"a": 1, "b": 2}'], ["{}"]),
+        (json_schema(OBJECT | {"additionalProperties": True}, strict=True), ['{"a": 1, "b": 2}'], ["{}"]),
+        (json_schema(OBJECT, strict=False), ['{"a":1}', '{"a": 1, "b": 2}'], ["{}"]),
         (json_schema(CLOSED), ['{"a":1}', '{\n    "a": 1\n}'], ['{"a":1,"b":2}', '{"a":1} ']),
         (json_schema(True), ["1", '"a"', "[{}]"], ["", "a"]),
         ({"guided_json": CLOSED}, ['{"a":  1}'], ["{}"]),
         ({"guided_json": json.dumps(CLOSED)}, ['{"a": 1}'], ["{}"]),
         ({"guided_json": CLOSED, "guided_whitespace_pattern": " "}, ['{"a": 1}'], ['{"a":  1}']),
         ({"guided_regex": r"a/b\/c\d+"}, ["a/b/c12"], ["a/b/c", "xa/b/c1"]),
+        ({"guided_regex": r"\d\w\s[\d-]"}, ["1_ -"], ["\u0661a -", "1é -", "1a\u00a0-", "1a \u0661"]),
+        ({"guided_regex": r"[^\d]\D"}, ["é-"], ["\u0661-", "é\u0661"]),
         ({"guided_regex": "^(a|b)+$"}, ["abba"], ["", "c"]),
         ({"guided_choice": ["yes", 'n"o\\', "ä\nö"]}, ["yes", 'n"o\\', "ä\nö"], ["ye", "no"]),
         ({"guided_grammar": "start: A+\nA: /[ab]/"}, ["ab"], ["", "c"]),
@@ -105,8 +124,22 @@ SCHEMA = "response_format.json_schema.schema"
         ({"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "'json_object'"),
         ({"response_format": {"type": "json_object", "schema": 1}}, "response_format.schema", "object"),
         (json_schema([]), SCHEMA, "object"),
-        (json_schema({"type": "nonsense"}), SCHEMA, "nonsense"),
-        (json_schema({"not": {}, "if": {}}), SCHEMA, 'keys: ["if", "not"]. Leave these keywords out'),
+        (json_schema({"type": "nonsense"}), SCHEMA, "Invalid type: nonsense, at #/type. Correct"),
+        (
+            json_schema({"anyOf": [{"properties": {"a/b": {"not": {}}}}]}),
+            SCHEMA,
+            "#/anyOf/0/properties/a~1b/not",
+        ),
+        (
+            json_schema({"properties": {"not": {"enum": ["not"]}, "b": {"not": {}}}}),
+            SCHEMA,
+            ", at #/properties/b/not.",
+        ),
+        (
+            json_schema({"not": {}, "if": {}}),
+            SCHEMA,
+            'keys: ["if", "not"], at #/not, #/if. Leave these keywords out',
+        ),
         (json_schema({"not": {}, "x-guidance": {"lenient": True}}), SCHEMA, '"not"'),  # never lenient
         (json_schema({"type": "array", "uniqueItems": True}), SCHEMA, '"uniqueItems"'),
         (json_schema({"type": "string", "format": "iri"}), SCHEMA, "format: iri"),
@@ -123,7 +156,7 @@ SCHEMA = "response_format.json_schema.schema"
         ({"guided_json": '{"a":' * 990 + "1" + "}" * 990}, "guided_json", "recursion"),
         ({"guided_json": '{"const": "\\ud800"}'}, "guided_json", "escape"),
         ({"guided_json": "[1]"}, "guided_json", "object"),
-        ({"guided_regex": "("}, "guided_regex", "unclosed"),
+        ({"guided_regex": "("}, "guided_regex", "'guided_regex': regex parse error: unclosed"),
         ({"guided_regex": r"\bfoo"}, "guided_regex", "word boundary"),
         ({"guided_regex": ""}, "guided_regex", "at least 1"),
         ({"guided_choice": []}, "guided_choice", "at least 1"),
@@ -211,7 +244,7 @@ def test_a_grammar_that_takes_too_long_is_refused_and_others_wait_for_their_turn
 
 
 def test_a_sound_grammar_is_checked_once_and_an_unsound_one_each_time(monkeypatch):
-    checked = []
+    checked, sound, unsound = [], '{"grammars": [{}]}', '{"grammars": [{"1": 1}]}'
     monkeypatch.setattr(
         grammar_checks, "why_refused", lambda text: checked.append(text) or "bad" * ("1" in text)
     )
@@ -219,13 +252,13 @@ def test_a_sound_grammar_is_checked_once_and_an_unsound_one_each_time(monkeypatc
     async def check():
         checks = GrammarChecks()
         for _ in range(2):
-            await checks.check(Structure("guided_regex", "{}"))
+            await checks.check(Structure("guided_regex", sound))
             with pytest.raises(ApiError):
-                await checks.check(Structure("guided_regex", "[1]"))
+                await checks.check(Structure("guided_regex", unsound))
         checks.close()
 
     asyncio.run(check())
-    assert checked == ["{}", "[1]", "[1]"]
+    assert checked == [sound, unsound, unsound]
 
 
 def test_the_space_of_json_is_bounded():

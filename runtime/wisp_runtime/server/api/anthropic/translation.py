@@ -24,6 +24,7 @@ from wisp_runtime.server.parsing.reasoning import ReasoningSupport
 
 NAMES = {
     "stop": "stop_sequences",
+    "response_format.json_schema": "output_config.format",
     "response_format": "output_config.format",
     "reasoning_effort": "output_config.effort",
     "thinking_token_budget": "thinking.budget_tokens",
@@ -32,7 +33,9 @@ NAMES = {
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
 }
 """Fields of chat completions whose names differ in Anthropic's API."""
-_NAMED = re.compile(r"(?<=')stop(?=')|" + "|".join(rf"\b{name}\b" for name in NAMES if name != "stop"))
+_ANY_NAME = "|".join(re.escape(name) for name in NAMES if name != "stop")
+_NAMED = re.compile(rf"(?<=')stop(?=')|\b(?:{_ANY_NAME})\b")
+_NAMED_FIRST = re.compile(rf"^(?:stop|{_ANY_NAME})\b")
 _PARAMETERS = re.compile(r"\b(tools\.\d+)\.function\.parameters\b")
 _FUNCTION = re.compile(r"\b(tools\.\d+)\.function\.")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
@@ -72,12 +75,12 @@ def anthropic_names() -> Iterator[None]:
     try:
         yield
     except ApiError as error:
-        field, dot, rest = (error.param or "").partition(".")
+        field = (error.param or "").partition(".")[0]
         if field in NAMES:
-            error.param = f"{NAMES[field]}{dot}{rest}"
+            error.param = _NAMED_FIRST.sub(lambda match: NAMES[match[0]], error.param or "")
             error.message = _NAMED.sub(lambda match: NAMES[match[0]], error.message)
         elif field == "tools":
-            error.param, error.message = _of_tool(f"tools{dot}{rest}"), _of_tool(error.message)
+            error.param, error.message = _of_tool(error.param or ""), _of_tool(error.message)
         raise
 
 
