@@ -100,7 +100,7 @@ def refused(param: str, why: str, places: Sequence[str] = ()) -> ApiError:
     Args:
         param: field that prescribes the format.
         why: reason, as the compiler says it.
-        places: where in the field's schema that is, as JSON pointers; none: it is not known.
+        places: JSON pointers into the field's schema; none where the reason names no place.
     """
     remedy = next((remedy for start, remedy in _REMEDIES.items() if start in why), _SIMPLIFY)
     why = _POSITION.sub("", why).rstrip(".") + (f", at {', '.join(places)}" if places else "")
