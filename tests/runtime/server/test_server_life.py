@@ -156,15 +156,22 @@ def test_a_client_that_does_not_read_stalls_nobody_else(api, server):
         assert server.server.service.active == 1  # the stalled one still waits for its reader
 
 
-def test_choices_that_nobody_reads_end_before_they_fill_the_memory(api, server, monkeypatch):
+@pytest.mark.parametrize(
+    ("fields", "aborted"),
+    [
+        ({"n": 64}, 32),
+        ({"logprobs": True, "top_logprobs": 20}, 0),  # one choice, whose tokens take more
+    ],
+)
+def test_choices_that_nobody_reads_end_before_they_fill_the_memory(api, server, monkeypatch, fields, aborted):
     monkeypatch.setattr(generation, "MAX_BACKLOG", 2000)
     server.engine.script = lambda _: tokens_of("y" * 400)
-    body = json.dumps(ASK | {"stream": True, "n": 64, "max_tokens": 400}).encode()
+    body = json.dumps(ASK | {"stream": True, "max_tokens": 400} | fields).encode()
     with socket.socket() as stalled:
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stalled.connect(("127.0.0.1", int(server.url.rsplit(":", 1)[1])))
         stalled.sendall(HEAD % (CHAT.encode(), len(body)) + body)
-        server.wait_until(lambda: len(server.engine.aborted) > 32)
+        server.wait_until(lambda: len(server.engine.aborted) > aborted)
 
 
 def test_a_stop_lets_running_requests_finish_and_refuses_new_ones(tiny_model):

@@ -34,7 +34,7 @@ from wisp_runtime.server.text.detokenizer import Detokenizer
 from wisp_runtime.server.text.stop import StopFinder, StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
-MAX_BACKLOG = 1 << 18  # deltas of a request that its client has not taken yet; an alternative counts as one
+MAX_BACKLOG = 1 << 18  # of deltas of a request that its client has not taken yet
 
 
 @dataclass
@@ -179,7 +179,7 @@ class Generator:
         """Yield (index, delta) of several choices as they come, each until its end."""
         for index, choice in enumerate(choices):
             choice.submit = replace(choice.submit, choice=index)
-        if len(choices) == 1:
+        if len(choices) == 1 and _backlog(choices[0].submit.max_tokens, choices[0]) <= MAX_BACKLOG:
             async with aclosing(self.deltas(choices[0])) as deltas:
                 async for delta in deltas:
                     yield 0, delta
@@ -211,13 +211,17 @@ class Generator:
     ) -> None:
         try:
             async with aclosing(self.deltas(choice)) as deltas:
-                alternatives = choice.submit.sampling.logprobs or 0
                 async for delta in deltas:
                     queue.put_nowait((index, delta))
-                    if queue.qsize() * (1 + alternatives) > MAX_BACKLOG:
+                    if _backlog(queue.qsize(), choice) > MAX_BACKLOG:
                         raise reads_too_slowly()
         except Exception as error:  # noqa: BLE001 (raised again where the request is awaited)
             queue.put_nowait(error)
+
+
+def _backlog(deltas: int, choice: Choice) -> int:
+    """Return what so many deltas that nobody has taken count; an alternative counts as a delta."""
+    return deltas * (1 + (choice.submit.sampling.logprobs or 0))
 
 
 def _reason(delta: AnswerDelta) -> str:

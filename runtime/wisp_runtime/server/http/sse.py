@@ -44,21 +44,26 @@ async def unless_client_leaves(receive: Receive, work: Coroutine[Any, Any, T]) -
         ClientLeft: the client disconnected first.
     """
     working = asyncio.create_task(work)
-    watching = asyncio.create_task(_wait_for_disconnect(receive))
+    watching = asyncio.create_task(_cancel_at_disconnect(receive, working))
     try:
         await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
+        if working.done() and not working.cancelled():
             return working.result()
         raise ClientLeft
     finally:
         for task in (working, watching):
-            task.cancel()
+            if not task.cancelling():  # a second time would break off its clean-up
+                task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def _cancel_at_disconnect(receive: Receive, working: asyncio.Task[T]) -> None:
+    """Cancel ``working`` before it runs again: a stream that waits for its reader goes on when that leaves,
+    and would format all that has come meanwhile for nobody, at once.
+    """
     while (await receive())["type"] != "http.disconnect":
         pass
+    working.cancel()
 
 
 class EventStream(Response):

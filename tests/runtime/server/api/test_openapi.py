@@ -1,12 +1,16 @@
 """The OpenAPI document is true: it lists every endpoint, and answers and refusals are as it says."""
 
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
 import jsonschema
 import pytest
-from fake_engine import END, tokens_of
+from fake_engine import END, live_server, tokens_of
 from jsonschema import Draft202012Validator
 
 from wisp_runtime.server.api.app import ENDPOINTS
 from wisp_runtime.server.api.responses.endpoints import ResponsesApi
+from wisp_runtime.server.openapi import document as document_module
 
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}]}
 MESSAGE = CHAT | {"max_tokens": 9}
@@ -39,6 +43,15 @@ def test_it_lists_every_endpoint(document, server):
         *(("post", path) for path in ENDPOINTS),
         *((method.lower(), path) for path, method, _ in ResponsesApi(server.server.service).routes()),
     }
+
+
+def test_it_is_made_once_however_many_ask(tiny_model, monkeypatch):
+    made = []
+    monkeypatch.setattr(document_module, "openapi_document", lambda names: made.append(names) or {"a": 1})
+    with live_server(tiny_model) as server, ThreadPoolExecutor(4) as clients:
+        answers = list(clients.map(lambda _: httpx.get(f"{server.url}/openapi.json", timeout=60), range(8)))
+    assert [answer.json() for answer in answers] == [{"a": 1}] * 8
+    assert made == [("tiny",)]
 
 
 def test_every_schema_is_one_and_every_reference_is_there(document):
