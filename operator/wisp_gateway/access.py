@@ -6,7 +6,8 @@ which models there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wisp_gateway.discovery.key_digests import digest
@@ -26,6 +27,9 @@ from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import tag_of
 
 _LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1", "")
+MAX_NAME_CHARS = 200  # of a name that an error repeats
+SHOWN_NAMES = 5
+MAX_COMPARED = 64  # names among which the nearest is looked for: a millisecond of the event loop
 RETRY_S = 2  # of keys, or of models, that could not be read yet
 
 
@@ -160,15 +164,22 @@ class Access:
                 "cannot write it, or does not answer. Retry; if it stays so, its log says why.",
                 retry_after_s=RETRY_S,
             )
+        shown = repr(name[:MAX_NAME_CHARS])
+        if not self._is_key_needed():
+            served = [self._registry.public_name(state) for state in self._registry.states()]
+            return ModelNotFound(f"Model {shown} does not exist. {_others(name, served)}", param="model")
         return ModelNotFound(
-            f"Model {name[:200]!r} does not exist, or not for this key. GET /v1/models lists those that do.",
+            f"Model {shown} does not exist, or not for this key. GET /v1/models lists those that do.",
             param="model",
         )
 
     def _is_unknown(self, token: str) -> bool:
         """Return True if something here needs a key, and ``token`` is none."""
-        keys = self._model_keys()
-        return (self._keys.has_own or keys.has_closed) and not self._keys.is_known(token, keys)
+        return self._is_key_needed() and not self._keys.is_known(token, self._model_keys())
+
+    def _is_key_needed(self) -> bool:
+        """Return True if a key is needed for something here; otherwise every model is open to all."""
+        return self._keys.has_own or self._model_keys().has_closed
 
     def _model_keys(self) -> ModelKeys:
         """Return the keys of all models, gathered anew once the registry has changed."""
@@ -180,6 +191,19 @@ class Access:
 
 def _is_called(model: Model, name: str) -> bool:
     return name in (model.key, model.name, model.served_name, *model.names)
+
+
+def _others(name: str, served: Sequence[str]) -> str:
+    """Return the sentence on the models that are served instead of ``name``: the nearest, or some."""
+    if not served:
+        return "No model is served here yet."
+    lower = {other.lower(): other for other in reversed(served[:MAX_COMPARED])}
+    asked = name[:MAX_NAME_CHARS].rpartition("/")[2].lower()
+    near = difflib.get_close_matches(asked, lower, n=1) or [other for other in lower if asked in other]
+    if near and asked:
+        return f"Did you mean {lower[near[0]]!r}? GET /v1/models lists those that do."
+    more = f" and {len(served) - SHOWN_NAMES} more, which GET /v1/models lists" * (len(served) > SHOWN_NAMES)
+    return f"There are {', '.join(map(repr, served[:SHOWN_NAMES]))}{more}."
 
 
 def _unauthorized(token: str) -> Unauthorized:

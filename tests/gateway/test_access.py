@@ -80,6 +80,37 @@ def test_a_key_gives_a_priority_or_a_refusal(models, token, name, expect):
         decides.model(token, None, name)
 
 
+NAMES = ("smollm2", "qwen3-8b", "embed", "Qwen/Reranker", "e", "f")
+ALL_OPEN = [Model("default", f"m{index}", name, "Ready") for index, name in enumerate(NAMES)]
+
+
+@pytest.mark.parametrize(
+    ("models", "name", "says"),
+    [
+        (ALL_OPEN, "SmolLM2", "Did you mean 'smollm2'?"),
+        (ALL_OPEN, "HuggingFaceTB/smollm2", "Did you mean 'smollm2'?"),
+        (ALL_OPEN, "qwen3", "Did you mean 'qwen3-8b'?"),
+        (ALL_OPEN, "reranker", "Did you mean 'Qwen/Reranker'?"),
+        (ALL_OPEN[:2], "gpt-4o", "There are 'smollm2', 'qwen3-8b'."),
+        (ALL_OPEN, "gpt-4o", "'e' and 1 more, which GET /v1/models lists."),
+        (ALL_OPEN[:1], "", "There are 'smollm2'."),
+        ([], "gpt-4o", "No model is served here yet."),
+    ],
+)
+def test_where_no_key_is_needed_a_wrong_name_is_answered_with_the_right_ones(models, name, says):
+    with pytest.raises(ModelNotFound) as refused:
+        access(*models).model("", None, name)
+    assert says in refused.value.message
+    assert "key" not in refused.value.message
+
+
+def test_where_keys_are_needed_a_wrong_name_is_answered_with_none():
+    with pytest.raises(ModelNotFound) as refused:
+        access(*ALL_OPEN, CLOSED).model("sk-team", None, "SmolLM2")
+    assert "or not for this key" in refused.value.message
+    assert "'smollm2'" not in refused.value.message
+
+
 @pytest.mark.parametrize(
     ("models", "token", "is_refused"),
     [

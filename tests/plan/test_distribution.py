@@ -14,7 +14,14 @@ def test_the_name_is_the_distributions():
 
 
 def test_a_clone_installs_itself():
-    assert distribution.install_command("cuda") == "pip install -e '.[cuda]' in a clone"
+    assert distribution.install_command("runtime") == "pip install -e '.[runtime]' in a clone"
+
+
+def test_what_a_gpu_needs_is_installed_as_the_readme_says():
+    command, _, place = distribution.install_command("cuda").partition(" in ")
+    assert place == "the clone"
+    assert command in (ROOT / "README.md").read_text()
+    assert (ROOT / command.split()[-1]).exists()
 
 
 def test_an_installed_wheel_names_the_releases_file(monkeypatch, tmp_path):

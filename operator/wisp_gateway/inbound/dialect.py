@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any
 
 from wisp_gateway.errors import GatewayError, UpstreamFailed
+from wisp_http.base_url import meant_path
 
 # An error of a pod that is passed on as an event; a longer answer is none, and parsing it stops the loop.
 MAX_ERROR_BYTES = 16 * 1024
@@ -30,13 +31,14 @@ class Dialect(Enum):
 
 
 def of_path(path: str) -> Dialect:
-    """Return the dialect of a request's path; OpenAI's for a path that is neither's."""
-    _, version, endpoint = path.partition("/v1/")
-    if not version:
-        return Dialect.OPENAI
-    return {"messages": Dialect.ANTHROPIC, "responses": Dialect.RESPONSES}.get(
-        endpoint.partition("/")[0], Dialect.OPENAI
-    )
+    """Return the dialect of a request's path; OpenAI's for a path that is neither's.
+
+    Of an unknown path that shows a wrong base URL, the dialect is that of the endpoint.
+    """
+    first = path.partition("/v1/")[2].partition("/")[0]
+    if first not in ("messages", "responses", "models") and (meant := meant_path(path)) is not None:
+        first = meant.endpoint.partition("/")[0]
+    return {"messages": Dialect.ANTHROPIC, "responses": Dialect.RESPONSES}.get(first, Dialect.OPENAI)
 
 
 def error_body(dialect: Dialect, error: GatewayError, request_id: str) -> bytes:

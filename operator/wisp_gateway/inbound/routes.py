@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 
 from wisp_gateway.errors import MethodNotAllowed, NotFound
+from wisp_http.base_url import meant_path
 
 GENERATE = {
     "chat/completions": "POST",
@@ -99,6 +100,8 @@ def _checked(method: str, allowed: tuple[str, ...], path: str, route: Route) -> 
 
 
 def _no_such_path(method: str, path: str) -> NotFound:
+    if (meant := meant_path(path, has_prefixes=True)) is not None:
+        return NotFound(f"No such path: {method} {path[:200]}. {meant.remedy}")
     return NotFound(
         f"No such path: {method} {path[:200]}. This gateway serves /v1/chat/completions, /v1/completions, "
         "/v1/responses, /v1/messages, /v1/embeddings, /v1/score, /v1/rerank, /v1/tokenize, /v1/detokenize "

@@ -5,6 +5,7 @@ Data goes to stdout, logs and progress to stderr. Exit codes: 0 done, 1 failed, 
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import sys
 from typing import Any
@@ -35,10 +36,12 @@ class LazyGroup(click.Group):
         """The names, in the order of :data:`SUMMARIES`."""
         return list(SUMMARIES)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import one command."""
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
+        """Import one command; an unknown name ends with the nearest known one."""
         if cmd_name not in SUMMARIES:
-            return None
+            near = difflib.get_close_matches(cmd_name, SUMMARIES, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            ctx.fail(f"no command {cmd_name!r}{hint}; there are {', '.join(SUMMARIES)}.")
         command: click.Command = importlib.import_module(f"wisp_operator.cli.commands.{cmd_name}").command
         return command
 

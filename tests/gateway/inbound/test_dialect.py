@@ -21,7 +21,12 @@ from wisp_gateway.inbound.dialect import Dialect, answer_event, error_body, erro
         ("/openai/v1/responses/resp_1/cancel", Dialect.RESPONSES),
         ("/v1/chat/completions", Dialect.OPENAI),
         ("/v1/messagesx", Dialect.OPENAI),
-        ("/messages", Dialect.OPENAI),
+        ("/v1/v1/messages", Dialect.ANTHROPIC),  # a wrong base URL: each SDK reads the remedy
+        ("/messages", Dialect.ANTHROPIC),
+        ("/v1/chat/completions/v1/messages", Dialect.ANTHROPIC),
+        ("/v1/v1/responses", Dialect.RESPONSES),
+        ("/v1/models/messages", Dialect.OPENAI),
+        ("/v1/responses/messages", Dialect.RESPONSES),
         ("", Dialect.OPENAI),
     ],
 )

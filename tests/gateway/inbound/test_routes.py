@@ -65,6 +65,22 @@ def test_method_and_path_give_a_route(method, path, expect):
             routes.find(method, path)
 
 
+@pytest.mark.parametrize(
+    ("path", "base_url"),
+    [
+        ("/v1/v1/messages", "leave /v1 out of base_url (http://HOST:PORT); Anthropic's SDK adds it"),
+        ("/ns/m/v1/v1/messages", "out of base_url (http://HOST:PORT/ns/m);"),
+        ("/chat/completions", "set base_url to http://HOST:PORT/v1,"),
+        ("/openai/chat/completions", "set base_url to http://HOST:PORT/openai/v1,"),
+        ("/v1/chat/completions/chat/completions", "set base_url to http://HOST:PORT/v1,"),
+    ],
+)
+def test_a_path_that_shows_a_wrong_base_url_is_answered_with_the_right_one(path, base_url):
+    with pytest.raises(NotFound) as refused:
+        routes.find("POST", path)
+    assert base_url in refused.value.message
+
+
 def test_a_refused_method_is_answered_with_those_that_do():
     with pytest.raises(MethodNotAllowed) as refused:
         routes.find("PUT", "/v1/responses/r")

@@ -256,8 +256,14 @@ def test_the_short_flag_for_help_works():
     assert wisp("-h").output == wisp("--help").output
 
 
-def test_an_unknown_command_is_misuse():
-    assert wisp("upp").exit_code == 2
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("fitt", "no command 'fitt' (did you mean 'fit'?); there are up,"), ("serve", "'serve'; there are")],
+)
+def test_an_unknown_command_is_misuse_with_the_nearest_name(name, says):
+    done = wisp(name)
+    assert done.exit_code == 2
+    assert says in " ".join(done.output.split())
 
 
 def test_the_version_is_the_packages():

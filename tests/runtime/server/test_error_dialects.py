@@ -35,6 +35,20 @@ def test_a_wrong_path_or_method_is_refused_in_the_format_of_its_api(api, method,
     assert answer.headers["x-request-id"] == answer.headers["request-id"]
 
 
+@pytest.mark.parametrize("path", [f"/v1{MESSAGES}", "/messages", f"/v1/chat/completions{MESSAGES}"])
+def test_a_wrong_base_url_is_named_as_the_sdk_reads_it(api, path):
+    answer = api.post(path, json={})
+    assert answer.status_code == 404
+    assert "leave /v1 out of base_url (http://HOST:PORT); Anthropic's SDK" in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize(("prefix", "is_anthropics"), [("/v1/v1", True), ("/v1", True), ("/v1/v1", False)])
+def test_the_header_of_anthropics_clients_chooses_for_a_shared_path(api, prefix, is_anthropics):
+    headers = {"anthropic-version": "2023-06-01"} if is_anthropics else {}
+    answer = api.get(f"{prefix}/models", headers=headers)
+    assert ("request-id" in answer.headers) is is_anthropics
+
+
 def test_a_path_that_only_begins_alike_has_openais_format(api):
     answer = api.post(f"{MESSAGES}x", headers={"x-request-id": "gw-1"})
     assert answer.json()["error"]["code"] == "unknown_path"

@@ -261,8 +261,24 @@ def test_unknown_paths_return_errors_in_the_same_format(api, method, path, statu
     assert status != 405 or response.headers["allow"] in error_of(response)["message"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "base_url"),
+    [
+        ("GET", "/models", "http://HOST:PORT/v1,"),
+        ("POST", "/chat/completions", "http://HOST:PORT/v1,"),
+        ("POST", f"{CHAT}/chat/completions", "http://HOST:PORT/v1,"),
+        ("POST", f"/v1{CHAT}", "leave one /v1 out of base_url"),
+    ],
+)
+def test_a_path_that_shows_a_wrong_base_url_is_answered_with_the_right_one(api, method, path, base_url):
+    response = api.request(method, path)
+    error = error_of(response)
+    assert (response.status_code, error["code"]) == (404, "unknown_path")
+    assert base_url in error["message"]
+
+
 def test_the_error_of_an_unknown_path_lists_the_paths(api):
-    told = re.findall(r"/v1/[a-z_/]*[a-z]", error_of(api.get("/models"))["message"])
+    told = re.findall(r"/v1/[a-z_/]*[a-z]", error_of(api.get("/audio"))["message"])
     assert [path for path in told if api.put(path).status_code == 404] == []
     assert {CHAT, COMPLETE, "/v1/models"} <= set(told)
 

@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from wisp_http.base_url import meant_path
 from wisp_runtime.server.api.anthropic.models import model_info, model_list
 from wisp_runtime.server.api.anthropic.paths import count_tokens, messages
 from wisp_runtime.server.api.chat import chat_completions
@@ -156,8 +157,10 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     where = f"{request.method} {request.url.path[:200]}"
     allowed = (error.headers or {}).get("Allow", "another")
+    meant = meant_path(request.url.path)
+    remedy = meant.remedy if meant else f"There are {', '.join(PATHS)} and /v1/models/NAME."
     messages = {
-        HTTPStatus.NOT_FOUND: f"No such path: {where}. There are {', '.join(PATHS)} and /v1/models/NAME.",
+        HTTPStatus.NOT_FOUND: f"No such path: {where}. {remedy}",
         HTTPStatus.METHOD_NOT_ALLOWED: f"Method not allowed: {where}. The path takes {allowed}.",
     }
     codes = {HTTPStatus.NOT_FOUND: "unknown_path", HTTPStatus.METHOD_NOT_ALLOWED: "method_not_allowed"}

@@ -15,6 +15,7 @@ from typing import Any
 from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
+from wisp_http.base_url import meant_path
 from wisp_runtime.server.api.anthropic import errors as anthropic
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.http.request_id import HEADER, id_of
@@ -43,10 +44,16 @@ ANTHROPIC = Dialect(anthropic.error_body, error_event="error", id_headers=(HEADE
 
 
 def dialect_of(scope: Scope) -> Dialect:
-    """Return the dialect of a request."""
-    if _is_below(MESSAGES, scope):
+    """Return the dialect of a request.
+
+    Of an unknown path that shows a wrong base URL, it is that of the endpoint.
+    """
+    path: str = scope["path"]
+    if not _is_below(MODELS, path) and (meant := meant_path(path)) is not None:
+        path = f"/v1/{meant.endpoint}"
+    if _is_below(MESSAGES, path):
         return ANTHROPIC
-    is_shared = _is_below(MODELS, scope)
+    is_shared = _is_below(MODELS, path)
     return ANTHROPIC if is_shared and any(name == VERSION for name, _ in scope["headers"]) else OPENAI
 
 
@@ -67,6 +74,5 @@ def error_event(error: ApiError, scope: Scope) -> bytes:
     return f"{name}data: {body}\n\n".encode()
 
 
-def _is_below(path: str, scope: Scope) -> bool:
-    asked: str = scope["path"]
+def _is_below(path: str, asked: str) -> bool:
     return asked == path or asked.startswith(f"{path}/")

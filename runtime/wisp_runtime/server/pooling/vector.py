@@ -27,9 +27,9 @@ def vector_of(data: bytes, *, dimensions: int | None = None, normalises: bool = 
 
 
 def cosine(first: Vector, second: Vector) -> float:
-    """Return the cosine of two vectors; 0 if one is zero."""
+    """Return the cosine of two vectors, at most 1 in spite of rounding; 0 if one is zero."""
     lengths = math.hypot(*first) * math.hypot(*second)
-    return sum(map(mul, first, second)) / lengths if lengths > 0 else 0.0
+    return max(min(sum(map(mul, first, second)) / lengths, 1.0), -1.0) if lengths > 0 else 0.0
 
 
 def share_of_second(logits: Vector) -> float:

@@ -182,7 +182,7 @@ def test_list_of_a_device_without_its_libraries_says_what_to_install(monkeypatch
     monkeypatch.delitem(sys.modules, "wisp_runtime.ops.cuda.device.gpu", raising=False)
     result = run("list", "--device", "0")
     assert result.exit_code == 1
-    assert "GpuUnavailable: cupy is not installed. Run pip install -e '.[cuda]' in a clone" in result.stderr
+    assert "GpuUnavailable: cupy is not installed. Run pip install --require-hashes -r" in result.stderr
 
 
 def test_the_folder_is_a_variable_that_serving_knows(monkeypatch):

@@ -54,7 +54,7 @@ def test_the_cpu_needs_no_gpu():
 
 @pytest.mark.skipif(has_gpu_libraries, reason="CuPy is installed")
 def test_a_requested_gpu_without_its_libraries_is_an_error_with_a_remedy():
-    with pytest.raises(GpuUnavailable, match=r"--device cuda: .* pip install -e .\.\[cuda\]"):
+    with pytest.raises(GpuUnavailable, match=r"--device cuda: .* -r \.ci/requirements/run-gpu\.txt in"):
         registry.open_device("cuda", context=FakeContext(None))
 
 

@@ -41,6 +41,12 @@ def post(api, path, **fields):
     return answer.json()
 
 
+def test_the_score_of_equal_texts_is_1_at_most(api):
+    texts = [f"text {number}" for number in range(100)]  # by rounding, a quarter of them were above 1
+    scores = [entry["score"] for entry in post(api, SCORE, text_1=texts, text_2=texts)["data"]]
+    assert all(1 - 1e-9 <= score <= 1 for score in scores)
+
+
 @pytest.mark.parametrize("path", [SCORE, "/score"])
 @pytest.mark.parametrize(
     ("fields", "pairs"),
