@@ -87,7 +87,7 @@ def _without_request(respond: Callable[[], Response]) -> Endpoint:
 def _add_api(app: FastAPI, service: Service) -> None:
     async def models(request: Request) -> Response:
         if dialect_of(request.scope) is ANTHROPIC:
-            return JSONResponse(model_list(service))
+            return JSONResponse(model_list(service, request.query_params))
         data = [_described(name, service) for name in service.config.names]
         return JSONResponse({"object": "list", "data": data})
 

@@ -116,9 +116,9 @@ class AnthropicModel(Answer):
 
 
 class AnthropicModels(Answer):
-    """The names of the model, all on one page."""
+    """A page of the names of the model."""
 
     data: list[AnthropicModel]
-    has_more: Literal[False]
-    first_id: str
-    last_id: str
+    has_more: bool
+    first_id: str | None
+    last_id: str | None

@@ -18,7 +18,7 @@ OPERATIONS = (
         "List the names of the served model; with anthropic-version, as Anthropic's API does.",
         answers.Models | anthropic.AnthropicModels,
         error=answers.Error | anthropic.AnthropicError,
-        statuses=(503,),
+        statuses=(400, 503),
     ),
     Operation(
         "get",

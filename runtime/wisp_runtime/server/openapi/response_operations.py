@@ -6,18 +6,21 @@ from typing import Any
 
 from wisp_runtime.server.openapi import response_answers as answers
 from wisp_runtime.server.openapi.operation import Operation
-from wisp_runtime.server.parsing.responses.request import ResponsesRequest
+from wisp_runtime.server.parsing.responses.request import INCLUDED, ResponsesRequest
 
+INCLUDE: dict[str, Any] = {"type": "array", "items": {"type": "string", "enum": list(INCLUDED)}}
 PATH = "/v1/responses"
 ONE = f"{PATH}/{{id}}"
 STREAM: dict[str, dict[str, Any]] = {
     "stream": {"type": "boolean"},
     "starting_after": {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+    "include": INCLUDE,
 }
 PAGE: dict[str, dict[str, Any]] = {
     "after": {"type": "string"},
     "limit": {"type": "integer", "minimum": 1, "maximum": 100},
     "order": {"type": "string", "enum": ["asc", "desc"]},
+    "include": INCLUDE,
 }
 
 RESPONSE_OPERATIONS = (

@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.answers.repetition import RepetitionRule
+from wisp_runtime.server.api.errors import unsupported
 from wisp_runtime.server.parsing.refusals import without_refused
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.structured.fields import StructuredFields
@@ -49,6 +50,32 @@ class StreamOptions(StrictModel):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None  # extension: counts so far in each chunk
     include_obfuscation: bool | None = None  # accepted: padding against eavesdroppers, which we never add
+
+
+class PromptCacheOptions(StrictModel):
+    """Wishes for the cache of prompts, which keeps prefixes without them; none changes an answer."""
+
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: str | None = None
+    prewarm: bool | None = None
+    comparison_response_id: str | None = None
+
+    @model_validator(mode="after")
+    def _answers(self) -> PromptCacheOptions:
+        """Refuse what changes the response.
+
+        Raises:
+            ApiError: 400, naming the option.
+        """
+        if self.prewarm:
+            raise unsupported(
+                "prompt_cache_options.prewarm", "Every request is answered; one token of it is the shortest."
+            )
+        if self.comparison_response_id is not None:
+            raise unsupported(
+                "prompt_cache_options.comparison_response_id", "usage has the number of cached tokens."
+            )
+        return self
 
 
 class RepetitionDetection(StrictModel):
@@ -116,7 +143,7 @@ class GenerationRequest(StructuredFields):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     session_id: str | None = None
     cache_prompt: bool | None = None
     id_slot: int | None = None

@@ -19,10 +19,11 @@ from wisp_runtime.server.api.responses.answer import Answer
 from wisp_runtime.server.api.responses.background import MAX_RUNS, BackgroundRun
 from wisp_runtime.server.api.responses.output import Output
 from wisp_runtime.server.api.responses.preparation import counted, prepared
-from wisp_runtime.server.api.responses.queries import ItemsQuery, StreamQuery
+from wisp_runtime.server.api.responses.queries import ItemsQuery, StreamQuery, check_include
 from wisp_runtime.server.api.responses.resource import account_of, new_response_id, response_head
 from wisp_runtime.server.api.responses.store import ResponseStore, StoredResponse, StoreFull, Turn, items_of
 from wisp_runtime.server.api.responses.stored_items import input_turn, resolved
+from wisp_runtime.server.http.query_string import query_values
 from wisp_runtime.server.http.sse import EventStream, unless_client_leaves
 from wisp_runtime.server.parsing.body import body_limit, read_body
 from wisp_runtime.server.parsing.responses.items import ContentItem
@@ -91,6 +92,7 @@ class ResponsesApi:
         """Respond with a response that is kept, or with its events."""
         stored = self._stored(http_request)
         query = StreamQuery.of(http_request.query_params)
+        check_include(query_values(http_request.query_params, "include"))
         if not query.is_stream:
             return _json(stored.body())
         if stored.log is None:
@@ -125,6 +127,7 @@ class ResponsesApi:
     async def input_items(self, http_request: Request) -> Response:
         """Respond with a page of the items that led to a response."""
         stored = self._stored(http_request)
+        check_include(query_values(http_request.query_params, "include"))
         return _json(ItemsQuery.of(http_request.query_params).page(items_of(stored.turns)))
 
     async def _read(

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from wisp_runtime.server.api.errors import ApiError, bad_request
+from wisp_runtime.server.api.errors import bad_request, unsupported
 from wisp_runtime.server.api.logprobs import to_json
 from wisp_runtime.server.api.responses.store import StoredItem
+from wisp_runtime.server.http.query_string import invalid_query, query_number
+from wisp_runtime.server.parsing.responses.request import ENCRYPTED, INCLUDED, LOGPROBS
 
 DEFAULT_LIMIT, MAX_LIMIT = 20, 100
-MAX_DIGITS = 9
 BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -36,12 +37,12 @@ class StreamQuery:
         """
         is_stream = BOOLEANS.get(query.get("stream", "false").lower())
         if is_stream is None:
-            raise _invalid("stream", "it must be true or false")
+            raise invalid_query("stream", "it must be true or false")
         if "starting_after" not in query:
             return cls(is_stream)
         if not is_stream:
             raise bad_request("'starting_after' is only for streams: add stream=true.", "starting_after")
-        return cls(is_stream, _number("starting_after", query["starting_after"]))
+        return cls(is_stream, query_number("starting_after", query["starting_after"]))
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,10 @@ class ItemsQuery:
         """
         order = query.get("order", "desc")
         if order not in ("asc", "desc"):
-            raise _invalid("order", "it must be asc or desc")
-        limit = _number("limit", query.get("limit", str(DEFAULT_LIMIT)))
+            raise invalid_query("order", "it must be asc or desc")
+        limit = query_number("limit", query.get("limit", str(DEFAULT_LIMIT)))
         if not 1 <= limit <= MAX_LIMIT:
-            raise _invalid("limit", f"it must be 1 to {MAX_LIMIT}")
+            raise invalid_query("limit", f"it must be 1 to {MAX_LIMIT}")
         return cls(query.get("after"), limit, cast(Literal["asc", "desc"], order))
 
     def page(self, items: Sequence[StoredItem]) -> str:
@@ -84,7 +85,7 @@ class ItemsQuery:
         if self.after is not None:
             names = [identity for identity, _ in ordered]
             if self.after not in names:
-                raise _invalid("after", "none of the items has this id")
+                raise invalid_query("after", "none of the items has this id")
             begin = names.index(self.after) + 1
         page = ordered[begin : begin + self.limit]
         fields = {
@@ -96,11 +97,14 @@ class ItemsQuery:
         return f'{to_json(fields)[:-1]},"data":[{",".join(text for _, text in page)}]}}'
 
 
-def _number(name: str, value: str) -> int:
-    if not (value.isascii() and value.isdigit() and len(value) <= MAX_DIGITS):
-        raise _invalid(name, "it must be a number")
-    return int(value)
+def check_include(values: Sequence[str]) -> None:
+    """Check an ``include`` of a query: a kept response has what it was created with.
 
-
-def _invalid(name: str, reason: str) -> ApiError:
-    return bad_request(f"Invalid {name!r} in the query: {reason}.", name, "invalid_value")
+    Raises:
+        ApiError: 400; it asks for more, or for nothing that is known.
+    """
+    for value in values:
+        if value in (LOGPROBS, ENCRYPTED):
+            raise unsupported("include", f"Set it to [{value!r}] when the response is created.")
+        if value not in INCLUDED:
+            raise invalid_query("include", f"it must be of {', '.join(INCLUDED)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
@@ -14,6 +14,7 @@ from wisp_runtime.server.parsing.generation_request import (
     BiasField,
     Count,
     Penalty,
+    PromptCacheOptions,
     Share,
     StopField,
 )
@@ -37,6 +38,8 @@ Include = Literal[
     "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
 ]
+INCLUDED = tuple(value for value in get_args(Include) if value not in (LOGPROBS, ENCRYPTED))
+"""What every response includes, as there is never any of it."""
 InputField = str | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_ITEMS)]
 Metadata = Annotated[
     dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
@@ -184,7 +187,7 @@ class ResponsesRequest(StrictModel):
     prompt_cache_key: str | None = None
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None = None
     prompt_cache_retention: str | None = None
-    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
     session_id: str | None = None
     client_metadata: dict[str, Any] | None = None  # of Codex
 
