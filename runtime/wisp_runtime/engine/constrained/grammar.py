@@ -92,7 +92,12 @@ class Grammar:
 
 
 def reason(error: str) -> str:
-    """Return an error of llguidance in one line, without the parser's state."""
+    """Return an error of llguidance in one line, without the parser's state.
+
+    A panic of its names a place in its code, and quotes the grammar at length: neither helps the sender.
+    """
+    if error.startswith("panic: "):
+        return "the compiler of grammars has a mistake, which breaks off at this one"
     first, *others = error.partition("\n<")[0].strip().splitlines() or [""]
     causes = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
     return ": ".join([first.rstrip(":"), *causes])[:MAX_REASON_CHARS].rstrip(".")

@@ -224,6 +224,15 @@ def test_a_stream_of_a_refused_format_is_an_error_and_no_stream(api):
     assert response.headers["content-type"] == "application/json"
 
 
+def test_a_schema_at_which_the_library_panics_is_refused_in_our_words(api):
+    response = api.post(CHAT, json=BODIES[CHAT] | json_schema({"type": "object", "required": "é" * 300}))
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_grammar")
+    message = response.json()["error"]["message"]
+    assert message.startswith("No answer can be held to 'response_format.json_schema.schema': the compiler")
+    assert "panic" not in message
+    assert len(message) < 300
+
+
 def test_a_grammar_that_takes_too_long_is_refused_and_others_wait_for_their_turn(monkeypatch):
     monkeypatch.setattr(grammar_checks, "MAX_CHECK_S", 0.05)
     monkeypatch.setattr(grammar_checks, "MAX_QUEUE_S", 0.01)
