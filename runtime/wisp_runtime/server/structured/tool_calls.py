@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping
 
 from wisp_runtime.server.answers.tools.format import Tool, ToolFormat
-from wisp_runtime.server.answers.tools.grammar import tool_grammar
+from wisp_runtime.server.answers.tools.grammar import has_grammar, tool_grammar
+from wisp_runtime.server.answers.tools.grammars.lark import GrammarTooLarge
 from wisp_runtime.server.answers.tools.grammars.schemas import arguments_schema
 from wisp_runtime.server.parsing.tools import ToolUse
-from wisp_runtime.server.structured.checks import GrammarChecks
+from wisp_runtime.server.structured.checks import GrammarChecks, refused
 from wisp_runtime.server.structured.structure import Structure, lark_grammar
 
 
@@ -25,26 +27,36 @@ async def tool_constraint(
         special: ids of those of the format's markers that grammars see as one token.
 
     Raises:
-        ApiError: as of :meth:`GrammarChecks.check`; it names the tool whose schema is the reason.
+        ApiError: as of :meth:`GrammarChecks.check`; it names the tool whose schema is the reason, or all of
+            them if they are too large together.
     """
-    unmarked = _grammar(tools, tool_format, {})
-    if unmarked is None:
+    if not has_grammar(tools.callable, is_required=tools.is_required):
         return None
-    for tool in tools.callable:
-        await checks.check(Structure(_parameters_field(tool, tools), _schema_grammar(tool)))
+    schemas = await asyncio.to_thread(_schema_structures, tools)
+    for schema in schemas:  # before their grammar is built, which reads them as sound ones
+        await checks.check(schema)
+    unmarked = await asyncio.to_thread(_grammar, tools, tool_format, {})
     await checks.check(Structure("tools", unmarked))  # a check knows no tokens: markers are text to it
-    return _grammar(tools, tool_format, special)
+    return await asyncio.to_thread(_grammar, tools, tool_format, special) if special else unmarked
 
 
-def _grammar(tools: ToolUse, tool_format: ToolFormat, special: Mapping[str, int]) -> str | None:
-    grammar = tool_grammar(
-        tool_format,
-        tools.callable,
-        is_required=tools.is_required,
-        is_parallel=tools.is_parallel,
-        special=special,
-    )
-    return lark_grammar(grammar) if grammar is not None else None
+def _grammar(tools: ToolUse, tool_format: ToolFormat, special: Mapping[str, int]) -> str:
+    try:
+        grammar = tool_grammar(
+            tool_format,
+            tools.callable,
+            is_required=tools.is_required,
+            is_parallel=tools.is_parallel,
+            special=special,
+        )
+    except GrammarTooLarge as error:
+        raise refused("tools", str(error)) from error
+    assert grammar is not None, "asked for only where there is one"
+    return lark_grammar(grammar)
+
+
+def _schema_structures(tools: ToolUse) -> list[Structure]:
+    return [Structure(_parameters_field(tool, tools), _schema_grammar(tool)) for tool in tools.callable]
 
 
 def _schema_grammar(tool: Tool) -> str:

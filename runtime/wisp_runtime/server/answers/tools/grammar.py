@@ -8,6 +8,11 @@ from wisp_runtime.server.answers.tools.format import Tool, ToolFormat
 from wisp_runtime.server.answers.tools.grammars.lark import LarkRules
 
 
+def has_grammar(tools: Sequence[Tool], *, is_required: bool) -> bool:
+    """Return whether an answer that may call ``tools`` is held to a grammar."""
+    return is_required or any(tool.is_strict for tool in tools)
+
+
 def tool_grammar(
     tool_format: ToolFormat,
     tools: Sequence[Tool],
@@ -25,8 +30,11 @@ def tool_grammar(
             behind calls, if one of the tools is strict; arguments follow the schemas of all.
         is_parallel: whether it may be several.
         special: ids of those of the format's markers that grammars see as one token.
+
+    Raises:
+        GrammarTooLarge: the schemas combine to too much.
     """
-    if not (is_required or any(tool.is_strict for tool in tools)):
+    if not has_grammar(tools, is_required=is_required):
         return None
     rules = LarkRules(special)
     if not is_required:

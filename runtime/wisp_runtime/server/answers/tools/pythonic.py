@@ -18,7 +18,7 @@ from wisp_runtime.server.answers.tools.grammars.lark import (
     quoted,
     repeated,
 )
-from wisp_runtime.server.answers.tools.grammars.schemas import is_required, properties, property_schema
+from wisp_runtime.server.answers.tools.grammars.schemas import properties, property_schema, required
 from wisp_runtime.server.answers.tools.scanners.markup_parser import MarkupParser
 from wisp_runtime.server.answers.tools.scanners.python_call import ARGUMENT_NAME, PythonCall
 
@@ -171,12 +171,12 @@ def _call(rules: LarkRules, tool: Tool, begin: str) -> str:
 
 def _arguments(rules: LarkRules, tool: Tool, arguments: Sequence[tuple[str, str]]) -> str:
     """Return the symbol of the arguments that follow: with those before it, an argument needs a comma."""
-    first, rest = "", ""
+    first, rest, names = "", "", required(tool)
     for written, name in reversed(arguments):
         value = rules.json(property_schema(tool, name))
         after = f"{quoted(', ' + written)} {value} {rest}"
         begin = f"{quoted(written)} {value} {rest}"
-        if is_required(tool, name):
+        if name in names:
             first, rest = rules.rule(begin), rules.rule(after)
         else:
             first = rules.rule(f"{begin} | {first}" if first else f"({begin})?")

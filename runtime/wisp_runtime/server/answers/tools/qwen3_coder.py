@@ -16,15 +16,16 @@ from typing import Any
 from wisp_runtime.server.answers.parts import CallArguments, CallStart
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
 from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, quoted, repeated
-from wisp_runtime.server.answers.tools.grammars.schemas import is_required, properties, property_schema
+from wisp_runtime.server.answers.tools.grammars.schemas import properties, property_schema, required
 from wisp_runtime.server.answers.tools.grammars.text_values import TextValues
 from wisp_runtime.server.answers.tools.scanners.json_value import JsonValue
 from wisp_runtime.server.answers.tools.scanners.markup_parser import MarkupParser
-from wisp_runtime.server.answers.tools.scanners.schema_types import ALL_TYPES, json_text, types_of
+from wisp_runtime.server.answers.tools.scanners.schema_types import ALL_TYPES, SchemaTypes, json_text
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
+_NO_SCHEMA: tuple[Mapping[str, Any], SchemaTypes] = {}, SchemaTypes({})
 _NAME_END = ">\n"
 _NAME = re.compile(r"\s*[\w.:/-]{1,256}\s*")
 
@@ -70,12 +71,12 @@ class Qwen3Coder:
         )
 
     def _parameters(self, rules: LarkRules, tool: Tool) -> str:
-        values = TextValues(rules, "\n" + PARAMETER_END, is_strict=tool.is_strict)
-        symbols = list[str]()
+        values = TextValues(rules, "\n" + PARAMETER_END, tool.parameters, is_strict=tool.is_strict)
+        symbols, names = list[str](), required(tool)
         for name in properties(tool):
             begin = quoted(f"{PARAMETER}{name}>\n")
             parameter = f'{begin} {values.value(property_schema(tool, name))} "\\n"'
-            symbols.append(parameter if is_required(tool, name) else f"({parameter})?")
+            symbols.append(parameter if name in names else f"({parameter})?")
         return " ".join(symbols)
 
 
@@ -84,8 +85,8 @@ class Qwen3CoderParser(MarkupParser):
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         super().__init__((CALL, FUNCTION))
-        self._schemas = {tool.name: tool.parameters for tool in tools}
-        self._schema: Mapping[str, Any] = {}
+        self._schemas = {tool.name: (tool.parameters, SchemaTypes(tool.parameters)) for tool in tools}
+        self._schema, self._schema_types = _NO_SCHEMA
         self._types = ALL_TYPES
         self._has_parameters = self._is_value_begun = False
         self._value, self._last_char = JsonValue(), ""
@@ -112,7 +113,8 @@ class Qwen3CoderParser(MarkupParser):
         name = self._collected_text()
         if end != ">" or not _NAME.fullmatch(name):
             return self._to_text()
-        self._schema, self._has_parameters = self._schemas.get(name.strip(), {}), False
+        self._schema, self._schema_types = self._schemas.get(name.strip(), _NO_SCHEMA)
+        self._has_parameters = False
         self._emit([CallStart(self._calls, name.strip())])
         self._state = self._between_parameters
         return True
@@ -137,7 +139,7 @@ class Qwen3CoderParser(MarkupParser):
         key = self._collected_text().strip()
         properties = self._schema.get("properties")
         schema = properties.get(key) if isinstance(properties, Mapping) else None
-        self._types = types_of(schema, self._schema)
+        self._types = self._schema_types.of(schema)
         opening = ", " if self._has_parameters else "{"
         self._emit_arguments(f"{opening}{json.dumps(key, ensure_ascii=False)}: ")
         self._has_parameters, self._is_value_begun = True, False

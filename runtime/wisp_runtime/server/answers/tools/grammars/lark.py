@@ -11,6 +11,14 @@ _JSON_FORMAT = {"whitespace_flexible": False, "item_separator": ", ", "key_separ
 """White space as chat templates write it: masks stay small, and no model fills lines with spaces."""
 
 
+MAX_WORK = 1 << 20
+"""Bytes of JSON, and values, written for one grammar: schemas can ask for the square of their size."""
+
+
+class GrammarTooLarge(ValueError):
+    """Schemas combine to more than a grammar may have."""
+
+
 class LarkRules:
     """Rules under construction.
 
@@ -23,6 +31,7 @@ class LarkRules:
         self._special = special
         self._rules = list[str]()
         self._names = dict[str, str]()
+        self._work = 0
         texts = sorted(special, key=len, reverse=True)
         self._split = re.compile("|".join(map(re.escape, texts)) or r"(?!)")
 
@@ -39,6 +48,16 @@ class LarkRules:
             self._names[rule] = f"{kind}_{len(self._rules)}"
             self._rules.append(self._names[rule] + rule)
         return self._names[rule]
+
+    def count_work(self, amount: int) -> None:
+        """Count work on the rules.
+
+        Raises:
+            GrammarTooLarge: it is more than one grammar may cost.
+        """
+        self._work += amount
+        if self._work > MAX_WORK:
+            raise GrammarTooLarge("the schemas of the tools combine to too large a grammar")
 
     def is_special(self, text: str) -> bool:
         """Return whether ``text`` is a token of its own."""
@@ -76,8 +95,11 @@ class LarkRules:
 
     def json(self, schema: Mapping[str, Any]) -> str:
         """Return the symbol of a JSON value that is valid by ``schema``."""
-        options = {**_JSON_FORMAT, **schema.get("x-guidance", {})}
-        return self.rule(f"%json {json.dumps({**schema, 'x-guidance': options}, ensure_ascii=False)}")
+        asked = schema.get("x-guidance")
+        options = {**_JSON_FORMAT, **(asked if isinstance(asked, Mapping) else {})}
+        text = json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+        self.count_work(len(text))
+        return self.rule(f"%json {text}")
 
     def source(self, start: str) -> str:
         """Return the grammar of the texts that ``start`` allows."""

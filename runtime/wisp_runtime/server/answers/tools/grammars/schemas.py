@@ -38,7 +38,9 @@ def properties(tool: Tool) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def is_required(tool: Tool, name: str) -> bool:
-    """Return whether each call has the argument."""
-    required = tool.parameters.get("required")
-    return isinstance(required, list) and name in required
+def required(tool: Tool) -> frozenset[str]:
+    """Return the names of the arguments that each call has."""
+    names = tool.parameters.get("required")
+    return (
+        frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+    )

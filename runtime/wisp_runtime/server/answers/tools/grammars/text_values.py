@@ -13,10 +13,10 @@ from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, e
 from wisp_runtime.server.answers.tools.grammars.patterns import complete
 from wisp_runtime.server.answers.tools.scanners.schema_types import (
     MAX_DEPTH,
+    SchemaTypes,
     json_text,
     resolved,
     type_of,
-    types_of,
 )
 
 _KEPT = ("$defs", "definitions", "x-guidance")
@@ -30,39 +30,55 @@ class TextValues:
     Args:
         rules: rules to which theirs are added.
         tag: text that ends a value; no value has it in it, white space aside.
+        root: schema in which references are found.
         is_strict: whether texts must be valid in every respect.
     """
 
-    def __init__(self, rules: LarkRules, tag: str, *, is_strict: bool) -> None:
-        self._rules, self._tag, self._is_strict = rules, tag, is_strict
+    def __init__(self, rules: LarkRules, tag: str, root: Mapping[str, Any], *, is_strict: bool) -> None:
+        self._rules, self._tag, self._root, self._is_strict = rules, tag, root, is_strict
+        self._types = SchemaTypes(root)
 
     def value(self, schema: Mapping[str, Any]) -> str:
         """Return the symbol of a value that is valid by ``schema``, and the tag."""
-        options = list(self._options(schema, schema, types_of(schema, schema), 0))
-        return self._rules.rule(either(dict.fromkeys(options)))
+        kept = {key: schema[key] for key in _KEPT if key in schema}
+        types = self._types.of(schema)
+        symbols = [
+            symbol
+            for alternative in self._alternatives(schema, set(), 0)
+            for symbol in self._symbols(alternative, kept, types)
+        ]
+        return self._rules.rule(either(dict.fromkeys(symbols)))
 
-    def _options(
-        self, schema: Any, root: Mapping[str, Any], types: frozenset[str], depth: int
-    ) -> Iterator[str]:
-        """Yield the symbols of a schema's alternatives; ``types`` are those of all of them."""
-        schema = resolved(schema, root)
+    def _alternatives(self, schema: Any, seen: set[int], depth: int) -> Iterator[Mapping[str, Any]]:
+        """Yield the schemas that ``schema`` combines as alternatives, or itself; none of ``seen`` again."""
+        schema = resolved(schema, self._root)
+        self._rules.count_work(len(schema))
         for key in ("anyOf", "oneOf"):
-            if isinstance(schema.get(key), list) and "type" not in schema and depth < MAX_DEPTH:
-                for option in schema[key]:
-                    yield from self._options(option, root, types, depth + 1)
+            options = schema.get(key)
+            if isinstance(options, list) and "type" not in schema and depth < MAX_DEPTH:
+                fresh = [] if id(options) in seen else options
+                seen.add(id(options))
+                for option in fresh:
+                    yield from self._alternatives(option, seen, depth + 1)
                 return
-        own = types_of(schema, root)
+        yield schema
+
+    def _symbols(
+        self, schema: Mapping[str, Any], kept: Mapping[str, Any], types: frozenset[str]
+    ) -> Iterator[str]:
+        """Yield the symbols of one alternative; ``types`` are those of all of them."""
+        own = self._types.of(schema)
         if "string" in own:
             yield from self._texts(schema, types)
         if others := own - {"string"}:
-            kept = {key: root[key] for key in _KEPT if key in root}
-            yield f"{self._rules.json(_without_texts(schema, others) | kept)} {quoted(self._tag)}"
+            yield f"{self._rules.json({**_without_texts(schema, others), **kept})} {quoted(self._tag)}"
 
     def _texts(self, schema: Mapping[str, Any], types: frozenset[str]) -> Iterator[str]:
         values = [schema["const"]] if "const" in schema else schema.get("enum")
         if not isinstance(values, list):
             yield self._text(schema, types)
             return
+        self._rules.count_work(len(values))
         for value in values:
             if isinstance(value, str) and self._tag.strip() not in value and _stays_text(value, types):
                 yield quoted(value + self._tag)
@@ -97,7 +113,7 @@ def _shapes(schema: Mapping[str, Any]) -> list[str]:
 def _without_texts(schema: Mapping[str, Any], types: frozenset[str]) -> dict[str, Any]:
     """Return a schema of the values of ``schema`` that are no texts, of which ``types`` are there."""
     kept = dict(schema)
-    if "enum" in kept:
+    if isinstance(kept.get("enum"), list):
         kept["enum"] = [value for value in kept["enum"] if type_of(value) != "string"]
     named = kept.get("type")
     if isinstance(named, list):

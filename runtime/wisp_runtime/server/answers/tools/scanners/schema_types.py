@@ -10,29 +10,53 @@ from wisp_runtime.server.answers.tools.scanners.json_value import decoded
 
 ALL_TYPES = frozenset({"string", "number", "boolean", "null", "object", "array"})
 MAX_DEPTH = 16
+_NAMES: Mapping[type, str] = {
+    bool: "boolean",
+    type(None): "null",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+}
 _PYTHON_LITERALS = {"True": "true", "False": "false", "None": "null"}
 
 
-def types_of(schema: Any, root: Mapping[str, Any], depth: int = 0) -> frozenset[str]:
-    """Return the types of the values that ``schema`` may allow; integers are numbers.
+class SchemaTypes:
+    """Types of the schemas within one schema; each is looked at once, however often it is referred to.
 
     Args:
-        schema: JSON schema of one value; anything else allows every type.
-        root: schema in which its references are found.
-        depth: references and alternatives passed so far.
+        root: schema in which references are found. It must not change.
     """
-    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
-        return ALL_TYPES
-    schema = resolved(schema, root)
-    types = _named_types(schema)
-    for key in ("anyOf", "oneOf"):
-        if isinstance(schema.get(key), list):
-            options = (types_of(option, root, depth + 1) for option in schema[key])
-            types &= frozenset().union(*options)
-    if isinstance(schema.get("allOf"), list):
-        for part in schema["allOf"]:
-            types &= types_of(part, root, depth + 1)
-    return types
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._known: dict[int, tuple[Any, frozenset[str]]] = {}  # by identity, which the schema itself keeps
+
+    def of(self, schema: Any, depth: int = 0) -> frozenset[str]:
+        """Return the types of the values that ``schema`` may allow; integers are numbers.
+
+        Args:
+            schema: JSON schema of one value; anything else allows every type.
+            depth: references and alternatives passed so far.
+        """
+        if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+            return ALL_TYPES
+        if id(schema) not in self._known:
+            self._known[id(schema)] = schema, ALL_TYPES  # of a schema that refers to itself
+            self._known[id(schema)] = schema, self._allowed(schema, depth + 1)
+        return self._known[id(schema)][1]
+
+    def _allowed(self, schema: Mapping[str, Any], depth: int) -> frozenset[str]:
+        types = _named_types(schema)
+        if isinstance(schema.get("$ref"), str):
+            types &= self.of(_referenced(schema["$ref"], self._root), depth)
+        for key in ("anyOf", "oneOf"):
+            if isinstance(schema.get(key), list):
+                types &= frozenset().union(*(self.of(option, depth) for option in schema[key]))
+        if isinstance(schema.get("allOf"), list):
+            for part in schema["allOf"]:
+                types &= self.of(part, depth)
+        return types
 
 
 def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
@@ -41,7 +65,7 @@ def _named_types(schema: Mapping[str, Any]) -> frozenset[str]:
         named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
         types = frozenset("number" if name == "integer" else str(name) for name in named)
     if isinstance(schema.get("enum"), list):
-        types &= frozenset(map(type_of, schema["enum"]))
+        types &= frozenset(_NAMES.get(kind, "object") for kind in set(map(type, schema["enum"])))
     return types & {type_of(schema["const"])} if "const" in schema else types
 
 
@@ -65,15 +89,7 @@ def _referenced(reference: str, root: Mapping[str, Any]) -> Any:
 
 def type_of(value: Any) -> str:
     """Return the name of a decoded value's type."""
-    if isinstance(value, bool):
-        return "boolean"
-    if value is None:
-        return "null"
-    if isinstance(value, int | float):
-        return "number"
-    if isinstance(value, str):
-        return "string"
-    return "array" if isinstance(value, list) else "object"
+    return _NAMES.get(type(value), "object")
 
 
 def json_text(raw: str, types: frozenset[str]) -> str:
