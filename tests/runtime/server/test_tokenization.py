@@ -44,6 +44,17 @@ TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "
         {},
         {"tools": TOOLS},
         {"tools": TOOLS, "tool_choice": "none"},
+        {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "f"}}},
+        {
+            "tools": TOOLS,
+            "tool_choice": {
+                "type": "allowed_tools",
+                "allowed_tools": {
+                    "mode": "auto",
+                    "tools": [{"type": "function", "function": {"name": "f"}}],
+                },
+            },
+        },
         {"add_generation_prompt": False},
         {"messages": [*HI, {"role": "assistant", "content": "So"}], "continue_final_message": True},
         {"messages": [{"role": "developer", "content": [{"type": "text", "text": "x"}]}, *HI]},

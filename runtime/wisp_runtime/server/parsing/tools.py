@@ -73,6 +73,8 @@ class AllowedToolsChoice(StrictModel):
 
 def _kind_of_choice(value: Any) -> str:
     """Return the tag of a ``tool_choice``, in parentheses: an error is of one kind, and does not show it."""
+    if isinstance(value, AllowedToolsChoice):  # checked before, as the fields of /tokenize are
+        return "(allowed)"
     if not isinstance(value, dict):
         return "(mode)" if isinstance(value, str) else "(named)"
     return "(allowed)" if value.get("type") == "allowed_tools" else "(named)"

@@ -7,6 +7,13 @@ from field_row import REFUSED, SAME, WORKS, Field
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 FUNCTION = {"name": "get_weather", "parameters": CITY}
 TOOLS = [{"type": "function", "function": FUNCTION}]
+ALLOWED = {
+    "type": "allowed_tools",
+    "allowed_tools": {
+        "mode": "required",
+        "tools": [{"type": "function", "function": {"name": "get_weather"}}],
+    },
+}
 NOT_KEPT = "chats are not kept; `/v1/responses` are"
 OF_ACCOUNTS = "names an end user: of accounts that are not here"
 HINT = "a hint: prefixes are found without it"
@@ -69,6 +76,7 @@ CHAT = (
         WORKS,
         beside={"tools": TOOLS},
     ),
+    Field("tool_choice", ALLOWED, WORKS, beside={"tools": TOOLS}),
     Field("tools", TOOLS, WORKS),
     Field("tools", [{"type": "custom", "custom": {"name": "f"}}], REFUSED),
     Field("top_logprobs", 2, WORKS, beside={"logprobs": True}),
