@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from wisp_runtime.engine.constrained import masks
 from wisp_runtime.engine.constrained.compiler import GrammarCompiler
-from wisp_runtime.engine.constrained.thinking import thinking_of
 from wisp_runtime.engine.execution.runner import LaunchedStep, Runner, run_step
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
@@ -72,6 +71,7 @@ def run(
         now_s = time.monotonic()
         began_s = began_s if in_flight is not None else now_s
         events = scheduler.expire(now_s) + _handle_messages(scheduler, compiler, inbox, now_s)
+        events += _take_compiled(scheduler, compiler, events)
         inbox.clear()
         completed, in_flight = in_flight, _forward(scheduler, runner, now_s)
         if in_flight is not None and not runner.overlaps:
@@ -104,19 +104,22 @@ def _handle_messages(
     events: list[TokenEvent | None] = []
     for message in inbox:
         match message:
-            case Submit(constraint=None):
-                events.append(scheduler.submit(message, now_s, thinking_of(message.thinking, None)))
-            case Submit():
-                compiler.add(message)
-            case Abort(request_id=request_id) if compiler.abort(request_id):
-                events.append(TokenEvent(request_id, None, "abort"))
+            case Submit(request_id=request_id):
+                events.append(surplus := scheduler.submit(message, now_s))
+                if message.constraint is not None and not (surplus and surplus.request_id == request_id):
+                    compiler.add(message)
             case Abort(request_id=request_id):
                 events.append(scheduler.abort(request_id))
             case _:
                 raise TypeError(f"the server sent a {type(message).__name__}, which no engine understands")
-    for request, constraint in compiler.take():
-        if isinstance(constraint, str):
-            events.append(TokenEvent(request.request_id, None, "refused", message=constraint))
-        else:
-            events.append(scheduler.submit(request, now_s, constraint))
+    return [event for event in events if event is not None]
+
+
+def _take_compiled(
+    scheduler: Scheduler, compiler: GrammarCompiler, ended: Iterable[TokenEvent]
+) -> list[TokenEvent]:
+    """Let requests start whose grammars are compiled, but for those that ended; return the events of it."""
+    for event in ended:
+        compiler.forget(event.request_id)
+    events = [scheduler.constrain(request_id, constraint) for request_id, constraint in compiler.take()]
     return [event for event in events if event is not None]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from wisp_runtime.engine.execution.runner import LaunchedStep, Runner
+from wisp_runtime.engine.execution.sampler import complete_masks, has_pending_counts
 from wisp_runtime.engine.scheduling.plan import Plan, SampledToken
 
 TIMEOUT_S = 60.0  # a prefill of 8,192 tokens takes a second or two, whatever the model
@@ -46,7 +47,10 @@ class Watchdog:
 
 
 class WatchedRunner:
-    """A runner whose launches and waits are watched; see :class:`.runner.Runner`."""
+    """A runner whose launches and waits are watched; see :class:`.runner.Runner`.
+
+    Masks of grammars are completed before each call that needs them: the host's time is not the device's.
+    """
 
     def __init__(self, runner: Runner, watchdog: Watchdog) -> None:
         self.overlaps = runner.overlaps
@@ -54,6 +58,8 @@ class WatchedRunner:
 
     def forward(self, plan: Plan) -> LaunchedStep:
         """Launch ``plan``; a launch waits too, for memory that an earlier step still reads."""
+        if not has_pending_counts(plan):
+            complete_masks(plan)
         with self._watchdog.watching():
             return _WatchedStep(self._runner.forward(plan), self._watchdog)
 
@@ -64,6 +70,7 @@ class _WatchedStep:
         self._step, self._watchdog = step, watchdog
 
     def sample(self) -> None:
+        complete_masks(self.plan)
         with self._watchdog.watching():
             self._step.sample()
 

@@ -104,6 +104,7 @@ class EngineMachine(RuleBasedStateMachine):
             runner.warm_up()
         self.in_flight = None
         self.requests, self.got, self.finish = {}, {}, {}
+        self.compiling = []
         self.spoiled = set()
 
     def take(self, events):
@@ -115,13 +116,16 @@ class EngineMachine(RuleBasedStateMachine):
             if event.finish:
                 self.finish[event.request_id] = event.finish
 
-    @rule(fields=submits(), copies=st.sampled_from([1, 1, 1, 3]))
-    def submit(self, fields, copies):
+    @rule(fields=submits(), copies=st.sampled_from([1, 1, 1, 3]), is_compiled_late=st.booleans())
+    def submit(self, fields, copies, is_compiled_late):
         for _ in range(copies):
             request = Submit(f"r{len(self.requests)}", **fields)
             self.requests[request.request_id] = request
             self.got[request.request_id] = []
-            refused = self.scheduler.submit(request, constraint=toy_rule(request))
+            waits = is_compiled_late and request.constraint is not None
+            refused = self.scheduler.submit(request, constraint=None if waits else toy_rule(request))
+            if waits and not (refused and refused.request_id == request.request_id):
+                self.compiling.append(request)
             length = min(len(request.prompt) + request.max_tokens, MAX_CONTEXT)
             sizes, step = self.limits.cache, self.limits.max_step_tokens
             at_a_time = sizes.sequences(max(1, length - 1), step)
@@ -129,7 +133,16 @@ class EngineMachine(RuleBasedStateMachine):
             assert is_sound == (at_a_time is None or at_a_time > 0)
             self.take([refused] if refused else [])
 
-    @precondition(lambda self: not self.scheduler.is_idle)
+    @precondition(lambda self: self.compiling)
+    @rule(data=st.data(), compiles=st.integers(0, 5))
+    def compile(self, data, compiles):
+        request = self.compiling.pop(data.draw(st.integers(0, len(self.compiling) - 1)))
+        if request.request_id not in self.finish:
+            rule = toy_rule(request) if compiles else "it does not compile"
+            event = self.scheduler.constrain(request.request_id, rule)
+            self.take([event] if event else [])
+
+    @precondition(lambda self: self.alive())
     @rule(data=st.data())
     def abort(self, data):
         self.take([self.scheduler.abort(data.draw(st.sampled_from(self.alive())))])
@@ -255,6 +268,8 @@ class EngineMachine(RuleBasedStateMachine):
             assert [sequence.priority_key for sequence in queue] == sorted(
                 sequence.priority_key for sequence in queue
             )
+        late = self.scheduler.waiting.compiling
+        assert {s.id for s in late} == {r.request_id for r in self.compiling} - set(self.finish)
         assert {sequence.status for sequence in self.scheduler.running} <= {Status.RUNNING}
         assert {sequence.status for sequence in self.scheduler.waiting} <= {Status.WAITING, Status.PREEMPTED}
 
@@ -262,6 +277,9 @@ class EngineMachine(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         # Each step computes a token at least; preemption may undo some, but never of the first in line.
+        for request in self.compiling:
+            if request.request_id not in self.finish:
+                self.scheduler.constrain(request.request_id, toy_rule(request))
         for _ in range(10_000):
             if self.scheduler.is_idle and not self.in_flight:
                 break

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from wisp_runtime.engine import process
 from wisp_runtime.engine.execution.runner import run_step
-from wisp_runtime.engine.transport.messages import Fatal
+from wisp_runtime.engine.execution.sampler import sampling_batch
+from wisp_runtime.engine.scheduling.plan import Chunk
+from wisp_runtime.engine.scheduling.sequence import Sequence
+from wisp_runtime.engine.transport.messages import Fatal, Submit
 from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from toy_engine import VOCAB, ToyRule
 
 TIMEOUT_S = 0.1
 LONG_TIMEOUT_S = 1.0  # longer than a busy machine lets one short step wait
@@ -64,6 +72,46 @@ def test_many_short_waits_are_no_timeout():
     assert timeouts == []
     time.sleep(1.5 * LONG_TIMEOUT_S)  # and an engine with nothing to do times out no more
     assert timeouts == []
+
+
+class SlowRule(ToyRule):
+    """A rule whose masks take longer than the timeout, as masks of many slow grammars may together."""
+
+    filled = 0
+
+    def fill(self, words):
+        time.sleep(3 * TIMEOUT_S)
+        self.filled += 1
+        super().fill(words)
+
+
+class Sampling(Hung):
+    """A runner that reads masks in ``where``, as a device's does: with the launch, or before the sampling."""
+
+    def __init__(self, where, rule):
+        super().__init__(where)
+        sequence = Sequence(
+            Submit("a", (1,), 2, constraint="thirds"),
+            priority_key=(0, 0),
+            max_length=3,
+            eos=frozenset(),
+            vocab=VOCAB,
+            constraint=rule,
+        )
+        sequence.pending_sample_row = 0 if where == "sample" else -1
+        self.plan = (Chunk.prefill(sequence, 0, 1, samples=True),)
+
+    def hang(self, where):
+        if self.where == where:
+            assert sampling_batch(self.plan).bitmask is not None
+
+
+@pytest.mark.parametrize("where", ["forward", "sample"])
+def test_masks_that_take_long_are_no_sign_of_a_device_that_hangs(where):
+    timeouts, rule = [], SlowRule("thirds")
+    runner = Sampling(where, rule)
+    run_step(WatchedRunner(runner, Watchdog(timeouts.append, TIMEOUT_S)), runner.plan)
+    assert (timeouts, rule.filled) == ([], 1)
 
 
 def test_the_end_is_reported_with_its_reason_and_what_to_do(monkeypatch):

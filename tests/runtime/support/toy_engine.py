@@ -96,10 +96,9 @@ def allowed_after(generated: list[int]) -> set[int]:
 
 
 def next_allowed(token: int, allowed: set[int]) -> int:
-    """Return the first allowed token from ``token`` on."""
-    return next(
-        candidate % VOCAB for candidate in range(token, token + VOCAB) if candidate % VOCAB in allowed
-    )
+    """Return the first allowed token from ``token`` on; that itself where none is."""
+    after = (candidate % VOCAB for candidate in range(token, token + VOCAB) if candidate % VOCAB in allowed)
+    return next(after, token)
 
 
 def ruled_token(request: Submit, token: int, generated: list[int]) -> int | None:

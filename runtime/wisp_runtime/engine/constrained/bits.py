@@ -15,6 +15,17 @@ def words_of(vocab: int) -> int:
     return -(-vocab // WORD_BITS)
 
 
+def size_bytes(vocab: int) -> int:
+    """Return the bytes of the words that ``vocab`` tokens take."""
+    return WORD_BITS // 8 * words_of(vocab)
+
+
+def clear_from(words: Array, vocab: int) -> None:
+    """Clear the bits of the last word that are of no token, from ``vocab`` on."""
+    if vocab % WORD_BITS:
+        words[-1] &= np.uint32((1 << vocab % WORD_BITS) - 1)
+
+
 def has_any(words: Array, tokens: Array) -> bool:
     """Return whether the bit of any of ``tokens``, int64, is set."""
     return bool((words[tokens // WORD_BITS] & _bits(tokens)).any())

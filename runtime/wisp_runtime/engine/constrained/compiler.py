@@ -1,8 +1,8 @@
 """Compile the grammars of requests in threads, while the engine steps; keep those that were used last.
 
-A request waits here until its grammar is compiled, before the scheduler gets it: a grammar that does not
+A request waits in the scheduler's queue meanwhile, within that queue's bounds: a grammar that does not
 compile is refused before a token is computed. The server has checked its text (:mod:`.limits`), so that the
-time is bounded.
+time of each is bounded.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -65,26 +66,31 @@ class GrammarCompiler:
         return not self._waiting
 
     def add(self, request: Submit) -> None:
-        """Have the grammar of ``request`` compiled; :meth:`take` returns the request afterwards."""
+        """Have the grammar of ``request`` compiled; :meth:`take` returns its rule afterwards."""
         assert request.constraint is not None
         self._waiting[request.request_id] = request, self._job(request.constraint)
 
-    def abort(self, request_id: str) -> bool:
-        """Forget a request; return whether it waited here."""
-        return self._waiting.pop(request_id, None) is not None
+    def forget(self, request_id: str) -> None:
+        """Forget a request that ended, if it waits; do not begin what only it waits for."""
+        request, job = self._waiting.pop(request_id, (None, None))
+        if request is None or job is None or any(job is other for _, other in self._waiting.values()):
+            return
+        if job.cancel() and request.constraint is not None:
+            self._compiled.pop(request.constraint, None)
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a grammar is compiled, or for ``timeout_s``."""
         wait({job for _, job in self._waiting.values()}, timeout_s, return_when="FIRST_COMPLETED")
 
-    def take(self) -> list[tuple[Submit, Constraint | str]]:
-        """Return the requests whose grammars are compiled, with their rules, or why they are refused."""
-        taken = list[tuple[Submit, Constraint | str]]()
-        for request, job in list(self._waiting.values()):
-            if job.done():
-                del self._waiting[request.request_id]
-                taken.append((request, _constraint(request, job.result())))
-        return taken
+    def take(self) -> list[tuple[str, Constraint | str]]:
+        """Return requests by id whose grammars are compiled, with their rules, or why they are refused."""
+        compiled = [request for request, job in self._waiting.values() if job.done()]
+        jobs = [self._waiting.pop(request.request_id)[1] for request in compiled]
+        self._evict()
+        return [
+            (request.request_id, _constraint(request, job.result()))
+            for request, job in zip(compiled, jobs, strict=True)
+        ]
 
     def _job(self, text: str) -> Future[Compiled]:
         job = self._compiled.get(text)
@@ -94,9 +100,14 @@ class GrammarCompiler:
             )
             job = self._compiled[text] = self._threads.submit(self._compile, text)
         self._compiled.move_to_end(text)
-        while len(self._compiled) > MAX_COMPILED:
-            self._compiled.popitem(last=False)  # requests that wait for it hold it themselves
         return job
+
+    def _evict(self) -> None:
+        """Forget the grammars that were used longest ago, of those that are compiled."""
+        surplus = len(self._compiled) - MAX_COMPILED
+        done = (text for text, job in self._compiled.items() if job.done())
+        for text in list(islice(done, max(0, surplus))):
+            del self._compiled[text]
 
     def _compile(self, text: str) -> Compiled:
         try:

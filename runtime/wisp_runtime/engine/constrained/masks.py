@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.engine.constrained.bits import ALL, WORD_BITS, has_any, set_bits, words_of
+from wisp_runtime.engine.constrained.bits import ALL, clear_from, has_any, set_bits, words_of
 from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.constrained.grammar import DEAD_END, MIN_PARALLEL, fill_rows
 from wisp_runtime.engine.constrained.rules import TokenRules
@@ -94,20 +94,26 @@ def start(masks: Sequence[TokenMask]) -> None:
             mask.job = job
 
 
+def complete(masks: Sequence[TokenMask]) -> None:
+    """Wait for masks that are being computed, and compute those that nobody began."""
+    needed = [mask for mask in masks if not mask.is_free]
+    for mask in needed:
+        if mask.job is not None:
+            mask.job.result()
+            mask.job = None
+    if missing := [mask for mask in needed if mask.words is None]:
+        compute(missing)
+
+
 def rows_of(masks: Sequence[TokenMask | None]) -> Array | None:
     """Return the masks of a step's rows, ``[R, ceil(V / 32)]`` uint32; None where no row has one.
 
-    Waits for those that are being computed, and computes those that nobody began.
+    Completes them first.
     """
     present = [mask for mask in masks if mask is not None and not mask.is_free]
     if not present:
         return None
-    for mask in present:
-        if mask.job is not None:
-            mask.job.result()
-            mask.job = None
-    if missing := [mask for mask in present if mask.words is None]:
-        compute(missing)
+    complete(present)
     everything = np.full(words_of(present[0].vocab), ALL, np.uint32)
     return np.stack([everything if mask is None or mask.words is None else mask.words for mask in masks])
 
@@ -115,27 +121,28 @@ def rows_of(masks: Sequence[TokenMask | None]) -> Array | None:
 def compute(masks: Sequence[TokenMask]) -> None:
     """Compute the masks of the next tokens."""
     grammars = [None if mask.constraint is None else mask.constraint.grammar() for mask in masks]
-    vocab = max([masks[0].vocab, *(grammar.vocabulary.size for grammar in grammars if grammar is not None)])
+    sizes = [grammar.vocabulary.size for grammar in grammars if grammar is not None]
+    vocab = sizes[0] if sizes else masks[0].vocab  # that of all grammars, often the model's
     rows = np.full((len(masks), words_of(vocab)), ALL, np.uint32)
     parsed = [(grammar, row) for row, grammar in enumerate(grammars) if grammar is not None]
     if parsed:
         fill_rows(parsed, rows)
     for mask, grammar, row in zip(masks, grammars, rows, strict=True):
-        words = _within(row, mask.vocab)
+        words = _resized(row, words_of(mask.vocab), ALL if grammar is None else 0)
         if grammar is not None and mask.constraint is not None:
             if has_any(words, grammar.vocabulary.end_ids):
                 set_bits(words, mask.end_ids)
             mask.constraint.allow_more(words)
         elif mask.constraint is not None:
             mask.constraint.fill(words)
+        clear_from(words, mask.vocab)
         if mask.rules is not None:
             mask.rules.restrict(words)
         mask.set_words(words)
 
 
-def _within(row: Array, vocab: int) -> Array:
-    """Return the words of the model's tokens; a tokenizer may have more, which are cleared."""
-    words: Array = row[: words_of(vocab)]
-    if len(row) > len(words) and vocab % WORD_BITS:
-        words[-1] &= np.uint32((1 << vocab % WORD_BITS) - 1)
-    return words
+def _resized(row: Array, words: int, others: int | np.uint32) -> Array:
+    """Return the first ``words`` of a row, whose tokenizer may have fewer tokens than the model, or more."""
+    if len(row) < words:
+        return np.concatenate([row, np.full(words - len(row), others, np.uint32)])
+    return row[:words]

@@ -48,19 +48,21 @@ def read_vocabulary(path: Path, vocab: int, end_ids: Collection[int]) -> Vocabul
     """
     from wisp_runtime.convert.tokenizer_files import TokenizerFiles
 
-    if not end_ids:
+    ends = sorted(token for token in end_ids if token < vocab)
+    if not ends:
         raise ModelUnsupported(
-            "config.json names no end token, so an answer in a grammar could not end; add eos_token_id to it"
+            "config.json names no end token of the model, so an answer in a grammar could not end; add "
+            "eos_token_id to it"
         )
     file, content = TokenizerFiles(path).tokenizer()
     try:
-        tokenizer = _tokenizer(content.decode(), vocab, sorted(end_ids))
+        tokenizer = _tokenizer(content.decode(), vocab, ends)
     except ValueError as error:
         raise ModelUnsupported(
             f"{file}: an answer in a grammar needs the bytes of each token, which this tokenizer "
             f"does not give: {error}. Use a model with a byte-level or byte-fallback tokenizer"
         ) from error
-    return Vocabulary(tokenizer, np.array(sorted(end_ids), np.int64))
+    return Vocabulary(tokenizer, np.array(ends, np.int64))
 
 
 def _tokenizer(text: str, vocab: int, end_ids: list[int]) -> LLTokenizer:

@@ -13,7 +13,7 @@ import numpy as np
 
 from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.engine.constrained.bits import ALL, set_bits, words_of
-from wisp_runtime.engine.constrained.masks import rows_of
+from wisp_runtime.engine.constrained.masks import TokenMask, complete, rows_of
 from wisp_runtime.engine.scheduling.plan import Chunk, Plan, SampledToken
 from wisp_runtime.engine.scheduling.sequence import Sequence, Status, TokenCounts
 from wisp_runtime.engine.transport.messages import SamplingParams, TokenLogprobs
@@ -128,16 +128,19 @@ def _seen(sequences: Items[Sequence | None]) -> Array | None:
 
 
 def _bitmask(sequences: Items[Sequence | None]) -> Array | None:
-    """Return the tokens that rules allow, ``[R, ceil(V / 32)]``; None where no row has a rule.
+    """Return the tokens that rules allow, ``[R, ceil(V / 32)]``; None where no row has a rule."""
+    return rows_of([None if sequence is None else _mask_of(sequence) for sequence in sequences])
 
-    The token of a sequence that ended since its plan was made is dropped: it needs no mask.
-    """
-    return rows_of(
-        [
-            None if sequence is None or sequence.status is Status.FINISHED else sequence.mask
-            for sequence in sequences
-        ]
-    )
+
+def _mask_of(sequence: Sequence) -> TokenMask | None:
+    """Return a sequence's mask; if it ended since its plan was made, its token is dropped and needs none."""
+    return None if sequence.status is Status.FINISHED else sequence.mask
+
+
+def complete_masks(plan: Plan) -> None:
+    """Compute what is missing of the masks that sampling ``plan`` needs; its tokens before must be known."""
+    masks = [_mask_of(chunk.sequence) for chunk in plan if chunk.samples]
+    complete([mask for mask in masks if mask is not None])
 
 
 def _concatenated(rows: list[array[Any]], dtype: type[np.generic]) -> Array:

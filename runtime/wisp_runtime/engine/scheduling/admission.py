@@ -6,8 +6,9 @@ or harm the other requests of the batch.
 
 from __future__ import annotations
 
+from wisp_runtime.engine.constrained.bits import size_bytes
 from wisp_runtime.engine.scheduling.plan import Limits
-from wisp_runtime.engine.transport.messages import MAX_LOGIT_TOKENS, Pooling, Submit
+from wisp_runtime.engine.transport.messages import MAX_LOGIT_TOKENS, Pooling, SamplingParams, Submit
 
 
 def max_length(request: Submit, limits: Limits) -> int:
@@ -51,22 +52,40 @@ def _pooling_refusal(pooling: Pooling, limits: Limits) -> str | None:
     return _token_refusal(min(ids), max(ids), limits)
 
 
+def _rule_refusal(request: Submit, limits: Limits) -> str | None:
+    """Return why the tokens that a request names are none of the model's, or None."""
+    named = [*request.stop_token_ids, *(token for token, _ in request.sampling.logit_bias)]
+    named += [token for word in request.sampling.bad_words for token in word]
+    if request.thinking is not None:
+        markers = (*request.thinking.openings, *request.thinking.closings)
+        if not all((request.thinking.openings, request.thinking.closings, *markers)):
+            return "a marker of thinking has no tokens; leave the budget of thinking out"
+        named += [token for marker in markers for token in marker]
+    return _token_refusal(min(named), max(named), limits) if named else None
+
+
+def _sampling_refusal(sampling: SamplingParams, limits: Limits) -> str | None:
+    if not 0 <= sampling.top_k <= limits.vocab:
+        return f"top_k is {sampling.top_k}; this model has {limits.vocab} tokens to choose from"
+    if not all(sampling.bad_words):
+        return "a word of bad_words has no tokens; leave it out"
+    needed_bytes = size_bytes(limits.vocab)
+    if sampling.allowed_tokens is not None and len(sampling.allowed_tokens) != needed_bytes:
+        return (
+            f"allowed_tokens has {len(sampling.allowed_tokens)} bytes; "
+            f"the bits of this model's {limits.vocab} tokens take {needed_bytes}"
+        )
+    return None
+
+
 def refusal(request: Submit, limits: Limits) -> str | None:
     """Return why ``request``, whose prompt is sound, can never run, or None if it can."""
     if request.max_tokens < 1:
         return f"max_tokens is {request.max_tokens}; ask for at least 1"
     if request.pooling is not None and (why := _pooling_refusal(request.pooling, limits)):
         return why
-    named = [token for token, _ in request.sampling.logit_bias]
-    if request.thinking is not None:
-        markers = (*request.thinking.openings, *request.thinking.closings)
-        if not all((request.thinking.openings, request.thinking.closings, *markers)):
-            return "a marker of thinking has no tokens; leave the budget of thinking out"
-        named += [token for marker in markers for token in marker]
-    if named and (why := _token_refusal(min(named), max(named), limits)):
+    if why := _rule_refusal(request, limits) or _sampling_refusal(request.sampling, limits):
         return why
-    if not 0 <= request.sampling.top_k <= limits.vocab:
-        return f"top_k is {request.sampling.top_k}; this model has {limits.vocab} tokens to choose from"
     # The last sampled token is never computed, so it needs no block.
     tokens = max_length(request, limits) - 1
     for pool in limits.cache.pools:

@@ -73,7 +73,7 @@ class Scheduler(SequenceSet):
     def load(self) -> Load:
         """Counts of requests, blocks and tokens: now, and since the engine started."""
         return Load(
-            waiting=len(self.waiting),
+            waiting=len(self.waiting) + len(self.waiting.compiling),
             running=len(self.running),
             kv_blocks_used=self.cache.used_blocks,
             kv_blocks_total=self.cache.total_blocks,
@@ -89,8 +89,8 @@ class Scheduler(SequenceSet):
     ) -> TokenEvent | None:
         """Queue a request; if it can never run, or too many wait, return the event that says so.
 
-        The event is of the last in the queue, which may be another request than this. ``constraint`` is the
-        rule on its answer, at its start.
+        The event is of the last in the queue, which may be another request than this. A request with a
+        grammar waits for :meth:`constrain`, unless ``constraint`` is its rule, at the answer's start.
         """
         assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
         is_checked, answer_tokens = request.prompt is self._checked, int(request.pooling is None)

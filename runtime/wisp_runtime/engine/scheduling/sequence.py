@@ -13,6 +13,7 @@ from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.constrained.masks import TokenMask
 from wisp_runtime.engine.constrained.rules import rules_of
+from wisp_runtime.engine.constrained.thinking import thinking_of
 from wisp_runtime.engine.scheduling.seen_tokens import SeenTokens
 from wisp_runtime.engine.transport.messages import FinishReason, Submit
 
@@ -25,6 +26,7 @@ and biases of all rows, and a step that needed more would end the engine."""
 class Status(Enum):
     """Stage of a sequence's life."""
 
+    COMPILING = "compiling"  # its grammar is; it has its place in line and cannot start
     WAITING = "waiting"
     RUNNING = "running"
     PREEMPTED = "preempted"  # waits again; all of it is computed anew
@@ -68,6 +70,7 @@ class Sequence:
         prompt_tokens: number of the prompt's.
         max_length: tokens at which it ends with ``length``, prompt included.
         stop_ids: tokens that end it.
+        end_ids: those, and the model's own, which end an answer under a rule.
         computed_tokens: leading tokens whose K and V are in the cache, or will be before any later step runs.
         pending_sample_row: row of the last launched step that samples its next token, while that token is not
             known; -1 when all its tokens are known.
@@ -94,6 +97,7 @@ class Sequence:
         "cached_tokens",
         "computed_tokens",
         "counts",
+        "end_ids",
         "has_repetition",
         "mask",
         "max_length",
@@ -130,7 +134,8 @@ class Sequence:
         self.max_length = max_length
         ignores_eos = request.ignore_eos and request.constraint is None  # what is complete may only end
         self.stop_ids = frozenset(request.stop_token_ids) | (frozenset() if ignores_eos else eos)
-        self.status = Status.WAITING
+        is_compiled = constraint is not None or request.constraint is None
+        self.status = Status.WAITING if is_compiled else Status.COMPILING
         self.computed_tokens = 0
         self.pending_sample_row = -1
         self.cache = SequenceCache()
@@ -141,11 +146,11 @@ class Sequence:
         has_penalty = sampling.presence_penalty or sampling.frequency_penalty
         self.counts = TokenCounts() if has_penalty else None
         self.has_repetition = sampling.repetition_penalty != 1
-        rules = rules_of(sampling, self.stop_ids)
-        has_mask = constraint is not None or rules is not None
-        self.mask = TokenMask(constraint, self.stop_ids | eos, vocab, rules) if has_mask else None
+        self.vocab, self.end_ids = vocab, self.stop_ids | eos
+        self.mask: TokenMask | None = None
+        if is_compiled:
+            self.constrain(constraint or thinking_of(request.thinking, None))
         self.scored_tokens = self.prompt_tokens - 1 if sampling.prompt_logprobs is None else 0
-        self.vocab = vocab
         self._seen: SeenTokens | None = None  # made when it first samples: those that wait need none
         self.arrived_s, self.overtaken = arrived_s, 0
         self.refused_at: object = None
@@ -193,6 +198,12 @@ class Sequence:
         request = self.request
         is_scored = request.sampling.prompt_logprobs is not None
         return request.use_prefix_cache and not (is_scored or self.needs_all_states)
+
+    def constrain(self, constraint: Constraint | None) -> None:
+        """Set the rule on the answer, at its start, besides those of the sampling parameters."""
+        rules = rules_of(self.request.sampling, self.stop_ids)
+        if constraint is not None or rules is not None:
+            self.mask = TokenMask(constraint, self.end_ids, self.vocab, rules)
 
     def unscored(self, start: int, end: int) -> int:
         """Return after how many of its tokens ``start`` to ``end`` the prompt's next one is to be scored."""

@@ -10,10 +10,12 @@ import sys
 from bisect import bisect_left, insort
 
 from wisp_runtime.engine.cache.manager import CacheManager
+from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits
 from wisp_runtime.engine.scheduling.sequence import Sequence, Status
 from wisp_runtime.engine.scheduling.step_budget import Prefill
 from wisp_runtime.engine.scheduling.waiting_queue import WaitingQueue, by_priority_key
+from wisp_runtime.engine.transport.messages import TokenEvent
 
 
 class SequenceSet:
@@ -37,8 +39,18 @@ class SequenceSet:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is here."""
-        return not self._sequences
+        """Whether no request is here, but for those whose grammars are compiled."""
+        return not (self.running or self.waiting)
+
+    def constrain(self, request_id: str, constraint: Constraint | str) -> TokenEvent | None:
+        """Set the rule of a request whose grammar is compiled; or end it, refused for the reason given."""
+        sequence = self._sequences[request_id]
+        if isinstance(constraint, str):
+            self._end(sequence)
+            return TokenEvent(request_id, None, "refused", message=constraint)
+        sequence.constrain(constraint)
+        self.waiting.compiled(sequence)
+        return None
 
     def _is_decode(self, sequence: Sequence) -> bool:
         """Return whether the next chunk of a sequence is a decode: all tokens but the last are computed."""

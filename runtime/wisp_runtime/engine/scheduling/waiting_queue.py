@@ -28,11 +28,16 @@ class WaitingQueue:
         max_waiting: sequences that may wait, with :data:`MAX_WAITING_TOKENS` of prompts in all; those that
             were preempted do not count.
         max_wait_s: seconds after which a request none of whose choices has started is given up; None: never.
+
+    Attributes:
+        compiling: sequences whose grammars are being compiled, by priority key. They count, and their time
+            runs, but iteration does not yield them: no step waits for them.
     """
 
     def __init__(self, max_waiting: int, max_wait_s: float | None) -> None:
         self._max_waiting, self._max_wait_s = max_waiting, max_wait_s
         self._sequences: list[Sequence] = []
+        self.compiling: list[Sequence] = []
         self._arrived: dict[Sequence, None] = {}  # first choices that have not started, by arrival
         self._prompts = _Prompts()
         self._requests = self._submitted = 0
@@ -63,21 +68,28 @@ class WaitingQueue:
         if self._max_wait_s is not None and sequence.request.choice == 0:
             self._arrived[sequence] = None
         excess = self._prompts.tokens - MAX_WAITING_TOKENS
-        if len(self._sequences) <= most and excess <= 0:
+        if len(self._sequences) + len(self.compiling) <= most and excess <= 0:
             return None
-        fresh = [waiting for waiting in self._sequences if waiting.status is Status.WAITING]
+        everything = sorted([*self._sequences, *self.compiling], key=by_priority_key)
+        fresh = [waiting for waiting in everything if waiting.status is not Status.PREEMPTED]
         if excess > 0 and len(fresh) > 1:
             return fresh[-1] if self._prompts.tokens_of(fresh[-1]) >= excess else sequence
         return fresh[-1] if len(fresh) > most else None
 
     def put_back(self, sequence: Sequence) -> None:
         """Add a sequence that was preempted."""
-        insort(self._sequences, sequence, key=by_priority_key)
+        insort(self._line_of(sequence), sequence, key=by_priority_key)
         self._prompts.add(sequence)
+
+    def compiled(self, sequence: Sequence) -> None:
+        """Let a sequence start whose grammar is compiled; its place in line is that of its arrival."""
+        self.compiling.remove(sequence)
+        sequence.status = Status.WAITING
+        insort(self._sequences, sequence, key=by_priority_key)
 
     def remove(self, sequence: Sequence) -> None:
         """Remove a sequence that starts, or that ended."""
-        self._sequences.remove(sequence)
+        self._line_of(sequence).remove(sequence)
         self._prompts.remove(sequence)
         self._arrived.pop(sequence, None)
 
@@ -89,6 +101,9 @@ class WaitingQueue:
                 break
             expired.append(sequence)
         return expired
+
+    def _line_of(self, sequence: Sequence) -> list[Sequence]:
+        return self.compiling if sequence.status is Status.COMPILING else self._sequences
 
 
 class _Prompts:

@@ -155,7 +155,8 @@ def test_a_grammar_that_no_token_continues_ends_its_request_alone():
 
 def test_an_engine_without_a_tokenizer_refuses_grammars():
     channel = Channel([asked("a", DIGITS)])
-    run(channel, make_scheduler(Limits(one_pool(9, 4), 8, 4, 64, VOCAB)), toy_runner(one_pool(9, 4)))
+    cache = one_pool(99, 4)
+    run(channel, make_scheduler(Limits(cache, 8, 4, 64, VOCAB)), toy_runner(cache))
     assert channel.ends == {"a": ("refused", "this engine has no tokenizer; leave the constraint out")}
 
 
@@ -183,14 +184,14 @@ def test_a_grammar_is_compiled_once_and_the_last_ones_are_kept():
     readings = []
     compiler = GrammarCompiler(lambda: readings.append(1) or toy_vocabulary())
     texts = [f'start: "{TEXTS[i % 3]}"~{i + 1}' for i in range(MAX_COMPILED + 5)]
+    taken = []
     for index, text in enumerate([*texts, texts[-1]]):
         compiler.add(asked(f"r{index}", text))
-    assert len(compiler._compiled) == MAX_COMPILED  # requests that wait hold theirs
-    taken = []
     while not compiler.is_idle:
         compiler.wait(1)
         taken += compiler.take()
     assert len(taken) == len(texts) + 1
+    assert len(compiler._compiled) == MAX_COMPILED
     compiler.add(asked("last", texts[-1]))
     assert len(compiler.take()) == 1  # at once: it was compiled before
     assert readings == [1]
