@@ -1,6 +1,7 @@
 """Bodies made to hurt, a store that is full, and a server that stops."""
 
 import json
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -124,6 +125,21 @@ def test_responses_in_the_background_are_bounded_by_bytes(api, server, monkeypat
             assert client.get(f"{PATH}/{identity}?stream=true").status_code == 400
             other = client.post(PATH, json=ASK).json()["id"]
             assert client.get(f"{PATH}/{other}").status_code == 200
+
+
+def test_a_response_that_cannot_be_stored_says_so_and_drops_no_other(tiny_model, monkeypatch):
+    monkeypatch.setattr(responses, "ResponseStore", lambda: ResponseStore(max_bytes=30_000))
+    with live_server(tiny_model) as server, httpx.Client(base_url=server.url, timeout=60) as client:
+        server.engine.info = replace(server.engine.info, max_context=1 << 17)
+        small = client.post(PATH, json=ASK).json()
+        large = ASK | {"input": "x" * 40_000}
+        answer = client.post(PATH, json=large).json()
+        lines = client.post(PATH, json=large | {"stream": True}).text.splitlines()
+        *_, last = (json.loads(line[6:]) for line in lines if line.startswith("data: "))
+        assert (small["store"], answer["store"], last["response"]["store"]) == (True, False, False)
+        assert (answer["status"], last["type"]) == ("completed", "response.completed")
+        assert client.get(f"{PATH}/{answer['id']}").status_code == 404
+        assert client.get(f"{PATH}/{small['id']}").status_code == 200
 
 
 def test_a_stop_waits_for_responses_in_the_background(tiny_model):

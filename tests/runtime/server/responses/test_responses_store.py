@@ -52,8 +52,46 @@ def test_bytes_bound_the_store_and_one_response():
     assert names(store) == ["b", "c"]
     with pytest.raises(StoreFull):
         store.put(response("d", other_bytes=4 * RESPONSE_BYTES))
-    assert len(store) == 0  # it made place first
-    assert store.size_bytes == 0
+    assert names(store) == ["b", "c"]
+    assert store.size_bytes == 3 * RESPONSE_BYTES
+
+
+def test_a_response_that_does_not_fit_beside_those_under_way_drops_nothing():
+    store = ResponseStore(max_bytes=4 * RESPONSE_BYTES)
+    shared = turn("t")
+    store.put(response("a", is_over=False))
+    store.put(response("b"))
+    with pytest.raises(StoreFull):
+        store.put(response("c", shared, other_bytes=2 * RESPONSE_BYTES))
+    assert names(store) == ["a", "b"]
+    store.put(response("c", other_bytes=2 * RESPONSE_BYTES))
+    assert names(store) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expect"),
+    [
+        ({"max_responses": 4}, ["a", "d", "e", "f"]),
+        ({"max_bytes": 4 * RESPONSE_BYTES}, ["a", "d", "e", "f"]),
+    ],
+)
+def test_an_account_that_stores_much_drops_its_own_responses(bounds, expect):
+    store = ResponseStore(**bounds)
+    store.put(response("a", account="quiet"))
+    for name in "bcdef":
+        store.put(response(name, account="busy"))
+    assert names(store) == expect
+
+
+def test_an_account_with_less_than_others_makes_place_among_theirs():
+    store = ResponseStore(max_responses=4)
+    for name in "abcd":
+        store.put(response(name, account="first"))
+    for name in "ef":
+        store.put(response(name, account="second"))
+    assert names(store) == ["c", "d", "e", "f"]
+    store.put(response("g", account="second"))  # as many each: it drops its own
+    assert names(store) == ["c", "d", "f", "g"]
 
 
 def test_a_long_conversation_costs_each_of_its_turns_once():
@@ -118,6 +156,8 @@ def test_the_bounds_hold_and_nothing_leaks_whatever_happens(steps):
     for name in list(store._responses):
         store.drop(name)
     assert (store.size_bytes, len(store._turns), len(store._items)) == (0, 0, 0)
+    assert not store._account_bytes
+    assert not store._account_responses
 
 
 def _put(store, stored):

@@ -27,12 +27,14 @@ class Answer:
 
     Attributes:
         status: its status.
+        is_stored: whether it is kept, or is to be.
     """
 
     def __init__(self, head: dict[str, Any], choice: Choice, output: Output, *, is_queued: bool) -> None:
         self.id: str = head["id"]
         self.status: Status = "queued" if is_queued else "in_progress"
-        self._head = to_json(head)[:-1]
+        self.is_stored: bool = head["store"]
+        self._head = to_json({name: value for name, value in head.items() if name != "store"})[:-1]
         self._choice, self._output = choice, output
         self._error: dict[str, Any] | None = None
         self._incomplete: dict[str, str] | None = None
@@ -69,14 +71,18 @@ class Answer:
                 self._incomplete["stop_reason"] = str(delta.stop)
         else:
             self.status, self._completed_s = "completed", int(time.time())
-        return [*events, self._event(f"response.{self.status}")]
+        return [*events, self.last_event()]
 
     def fail(self, error: ApiError) -> list[Event]:
         """End it with an error."""
         fields = {"code": error.code, "message": error.message, "param": error.param}
         ended = self._end("failed")
         self._error = {"code": _code(error), "message": error.message}
-        return [*ended, Event("error", to_json(fields)[1:-1]), self._event("response.failed")]
+        return [*ended, Event("error", to_json(fields)[1:-1]), self.last_event()]
+
+    def last_event(self) -> Event:
+        """Return the event of its end, as the response is now."""
+        return self._event(f"response.{self.status}")
 
     def cancel(self) -> list[Event]:
         """End it as its client asks. No event has that name: streams end as of an incomplete response."""
@@ -90,6 +96,7 @@ class Answer:
         """Return the response as JSON text."""
         changing = {
             "status": self.status,
+            "store": self.is_stored,
             "completed_at": self._completed_s,
             "error": self._error,
             "incomplete_details": self._incomplete,

@@ -228,8 +228,8 @@ class ResponsesApi:
             async with aclosing(self._service.text.generator.merged([choice])) as merged:
                 async for _, delta in merged:
                     waiting += answer.push(delta)
-                    if answer.is_over:
-                        self._keep(answer, kept)
+                    if answer.is_over and not self._keep(answer, kept):
+                        waiting[-1] = answer.last_event()
                     for event in waiting:
                         yield event.sse(number)
                         number += 1
@@ -238,15 +238,19 @@ class ResponsesApi:
             if number == 0:
                 raise  # an ordinary error response, which a gateway may try elsewhere
             waiting = answer.fail(error)
-            self._keep(answer, kept)
+            if not self._keep(answer, kept):
+                waiting[-1] = answer.last_event()
         for event in waiting:
             yield event.sse(number)
             number += 1
 
-    def _keep(self, answer: Answer, kept: StoredResponse | None) -> None:
-        """Store a response that has ended, if it is to be kept."""
+    def _keep(self, answer: Answer, kept: StoredResponse | None) -> bool:
+        """Store a response that has ended, if it is to be kept; return False if there is no place for it.
+
+        The answer then says ``"store": false``.
+        """
         if kept is None:
-            return
+            return True
         body = answer.json()
         kept.body, kept.output, kept.other_bytes = (
             (lambda: body),
@@ -256,7 +260,9 @@ class ResponsesApi:
         try:
             self._store.put(kept)
         except StoreFull:
-            log.warning("response %s is not kept: it is longer than all that may be", answer.id)
+            log.warning("response %s is not kept: there is no place for it", answer.id)
+            answer.is_stored = False
+        return answer.is_stored
 
 
 def _json(text: str, headers: dict[str, str] | None = None) -> Response:

@@ -1,4 +1,4 @@
-"""Responses that the server keeps, the least recently used dropped first. Pure: no clock, no I/O.
+"""Responses that the server keeps; of the account with most, the least recently used goes first. Pure.
 
 A response holds the items that led to it, those of the responses before it included: these are shared, and
 count once.
@@ -7,7 +7,7 @@ count once.
 from __future__ import annotations
 
 import sys
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -84,6 +84,8 @@ class ResponseStore:
         self._charged: dict[str, tuple[int, tuple[Turn, ...]]] = {}  # own bytes and turns when it was put
         self._turns: Counter[Turn] = Counter()
         self._items: dict[tuple[str, str], StoredItem] = {}
+        self._account_bytes: Counter[str] = Counter()
+        self._account_responses: Counter[str] = Counter()
         self.size_bytes = 0
 
     def __len__(self) -> int:
@@ -105,18 +107,19 @@ class ResponseStore:
         """Keep a response, or what became of it; drop others to make place.
 
         Raises:
-            StoreFull: there is no place even so; it is not kept.
+            StoreFull: there is no place even so; it is not kept, and nothing else was dropped for it.
         """
         self.drop(response.id)
+        if not self._can_fit(response):
+            raise StoreFull
         turns, own_bytes = response.conversation(), RESPONSE_BYTES + response.other_bytes
         self._responses[response.id] = response
         self._charged[response.id] = own_bytes, turns
-        self.size_bytes += own_bytes
+        self._account_responses[response.account] += 1
+        self._add_bytes(own_bytes, response.account)
         for turn in turns:
             self._hold(turn, response.account)
-        if not self._make_place(response.id):
-            self.drop(response.id)
-            raise StoreFull
+        self._make_place(response)
 
     def drop(self, identity: str) -> None:
         """Forget a response, if it is there."""
@@ -124,26 +127,57 @@ class ResponseStore:
         if response is None:
             return
         own_bytes, turns = self._charged.pop(identity)
-        self.size_bytes -= own_bytes
         for turn in turns:
             self._release(turn, response.account)
+        self._add_bytes(-own_bytes, response.account)
+        self._account_responses[response.account] -= 1
+        if not self._account_responses[response.account]:
+            del self._account_responses[response.account], self._account_bytes[response.account]
 
-    def _make_place(self, kept: str) -> bool:
-        """Drop the least recently used responses that are over, except ``kept``, until the bounds hold."""
-        over = [name for name, response in self._responses.items() if response.is_over and name != kept]
-        for identity in over:
-            if self._is_within_bounds():
-                break
-            self.drop(identity)
-        return self._is_within_bounds()
+    def _can_fit(self, response: StoredResponse) -> bool:
+        """Return whether a response has a place beside those that cannot be dropped."""
+        whole_bytes = RESPONSE_BYTES + response.other_bytes
+        whole_bytes += sum(turn.size_bytes for turn in response.conversation())
+        if len(self._responses) < self._max_responses and self.size_bytes + whole_bytes <= self._max_bytes:
+            return True
+        under_way = [name for name, other in self._responses.items() if not other.is_over]
+        size_bytes, turns = RESPONSE_BYTES + response.other_bytes, set(response.conversation())
+        for own_bytes, held in map(self._charged.__getitem__, under_way):
+            size_bytes += own_bytes
+            turns.update(held)
+        size_bytes += sum(turn.size_bytes for turn in turns)
+        return len(under_way) < self._max_responses and size_bytes <= self._max_bytes
+
+    def _make_place(self, kept: StoredResponse) -> None:
+        """Drop responses that are over, except ``kept``, until the bounds hold.
+
+        They are the least recently used of the account that has most.
+        """
+        if self._is_within_bounds():
+            return
+        over = defaultdict[str, deque[str]](deque)
+        for name, response in self._responses.items():
+            if response.is_over and response is not kept:
+                over[response.account].append(name)
+        while not self._is_within_bounds():
+            is_many = len(self._responses) > self._max_responses
+            shares = self._account_responses if is_many else self._account_bytes
+            largest = max(over, key=lambda account: (shares[account], account == kept.account))
+            self.drop(over[largest].popleft())
+            if not over[largest]:
+                del over[largest]
 
     def _is_within_bounds(self) -> bool:
         return len(self._responses) <= self._max_responses and self.size_bytes <= self._max_bytes
 
+    def _add_bytes(self, size_bytes: int, account: str) -> None:
+        self.size_bytes += size_bytes
+        self._account_bytes[account] += size_bytes
+
     def _hold(self, turn: Turn, account: str) -> None:
         self._turns[turn] += 1
         if self._turns[turn] == 1:
-            self.size_bytes += turn.size_bytes
+            self._add_bytes(turn.size_bytes, account)
             for item in turn.items:
                 self._items[account, item[0]] = item
 
@@ -152,7 +186,7 @@ class ResponseStore:
         if self._turns[turn]:
             return
         del self._turns[turn]
-        self.size_bytes -= turn.size_bytes
+        self._add_bytes(-turn.size_bytes, account)
         for item in turn.items:
             if self._items.get((account, item[0])) is item:
                 del self._items[account, item[0]]
