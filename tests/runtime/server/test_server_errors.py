@@ -128,7 +128,7 @@ def test_a_chat_request_that_cannot_be_served_is_refused_by_name(api, change, pa
         ({"prompt": [-1]}, "prompt", "-1 at position 0"),
         ({"prompt": ["x"] * 600, "n": 2}, "n", "1024"),
         ({"suffix": "end"}, "suffix", "not supported"),
-        ({"messages": []}, "messages", "Unknown"),
+        ({"messages": []}, "messages", "/v1/chat/completions"),
     ],
 )
 def test_a_completion_request_that_cannot_be_served_is_refused_by_name(api, change, param, says):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import json
 from collections.abc import Callable
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from wisp_http.json_scan import JsonLimits, JsonRefused, JsonScan, JsonTooComplex
 from wisp_runtime.server.api.errors import ApiError, bad_request
 from wisp_runtime.server.http.sse import ClientLeft
+from wisp_runtime.server.parsing.hints.wording import explained
 
 MAX_LENGTH_DIGITS = 18
 MAX_BODY_BYTES = 8 << 20  # at most: less where the context is short, see body_limit
@@ -209,16 +209,4 @@ def _too_large(max_bytes: int) -> ApiError:
 def _explain(detail: ErrorDetails, model: type[BaseModel]) -> ApiError:
     """Return the first validation error as the API's error."""
     param = ".".join(str(place) for place in detail["loc"] if not str(place).startswith("("))  # a tag
-    match detail["type"]:
-        case "extra_forbidden":
-            known = list(model.model_fields) if len(detail["loc"]) == 1 else []
-            close = difflib.get_close_matches(param, known, n=1)
-            hint = f" Did you mean {close[0]!r}?" if close else ""
-            return bad_request(f"Unknown parameter: {param!r}.{hint}", param, "unknown_parameter")
-        case "missing":
-            return bad_request(f"Missing required parameter: {param!r}.", param, "missing_required_parameter")
-        case "value_error":
-            return bad_request(f"{detail['msg'].removeprefix('Value error, ')}", param, "invalid_value")
-        case kind:
-            code = "invalid_type" if kind.endswith("_type") else "invalid_value"
-            return bad_request(f"Invalid {param!r}: {detail['msg']}.", param, code)
+    return explained(detail, param, model)

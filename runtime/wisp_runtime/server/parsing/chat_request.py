@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, field_validator
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.parsing.generation_request import Count, GenerationRequest
+from wisp_runtime.server.parsing.hints import foreign_fields
 from wisp_runtime.server.parsing.reasoning import Effort
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS, ToolChoice, ToolField
@@ -109,6 +110,8 @@ def few_messages(value: Any) -> Any:
 
 class ChatRequest(GenerationRequest):
     """The body of ``POST /v1/chat/completions``."""
+
+    foreign = foreign_fields.CHAT
 
     messages: Annotated[list[Message], Field(min_length=1)]
     max_completion_tokens: Count | None = None

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.server.parsing.generation_request import MAX_CHOICES, GenerationRequest
+from wisp_runtime.server.parsing.hints import foreign_fields
 
 MAX_PROMPTS = 1024
 
@@ -19,6 +20,8 @@ PromptField = str | TokenIds | Prompts
 
 class CompletionRequest(GenerationRequest):
     """The body of ``POST /v1/completions``. ``prompt`` is one or several, as text or as token ids."""
+
+    foreign = foreign_fields.COMPLETION
 
     prompt: list[str | list[int]]
     echo: bool | None = None

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from wisp_runtime.server.parsing.completion_request import TokenIds, is_token_list
 from wisp_runtime.server.parsing.generation_request import Count
+from wisp_runtime.server.parsing.hints import foreign_fields
 from wisp_runtime.server.parsing.strict_model import StrictModel
 
 MAX_INPUTS = 2048  # OpenAI's own
@@ -45,6 +46,8 @@ class PooledRequest(StrictModel):
 
 class EmbeddingRequest(PooledRequest):
     """The body of ``POST /v1/embeddings``. ``input`` is one or several, as text or as token ids."""
+
+    foreign = foreign_fields.EMBEDDING
 
     input: list[str | list[int]]
     encoding_format: Literal["float", "base64"] | None = None

@@ -24,7 +24,7 @@ class Refusal(NamedTuple):
     remedy: str
 
 
-def _fields(remedy: str, **neutral: Any) -> dict[str, Refusal]:
+def refusals(remedy: str, **neutral: Any) -> dict[str, Refusal]:
     """Return refusals that share a remedy, by field; a list gives several neutral values."""
     pairs = ((name, values if isinstance(values, list) else [values]) for name, values in neutral.items())
     return {name: Refusal(tuple(values), remedy) for name, values in pairs}
@@ -39,73 +39,73 @@ _THINKING = "Thinking has a field of its own; include_reasoning: false leaves it
 _ONE_SERVER = "One server computes a request here; leave it out."
 
 OPENAI = {
-    **_fields(_TOOLS, tools=[[]], tool_choice=["none", "auto"], parallel_tool_calls=[True, False]),
-    **_fields("It is deprecated: send the functions as 'tools'.", functions=[[]]),
-    **_fields("It is deprecated: use 'tools' and 'tool_choice'.", function_call=["none", "auto"]),
-    **_fields(_TEXT_ONLY, modalities=[["text"]], audio=[]),
-    **_fields("Leave it out.", prediction=[]),
-    **_fields("Ask for it in a message.", verbosity="medium"),
-    **_fields("This server reads nothing from the web.", web_search_options=[]),
-    **_fields("Moderate prompts and answers in the client.", moderation=[]),
-    **_fields("Models here continue text; they do not fill gaps.", suffix=""),
-    **_fields("Set n and choose yourself; /v1/completions has best_of.", best_of=1),
+    **refusals(_TOOLS, tools=[[]], tool_choice=["none", "auto"], parallel_tool_calls=[True, False]),
+    **refusals("It is deprecated: send the functions as 'tools'.", functions=[[]]),
+    **refusals("It is deprecated: use 'tools' and 'tool_choice'.", function_call=["none", "auto"]),
+    **refusals(_TEXT_ONLY, modalities=[["text"]], audio=[]),
+    **refusals("Leave it out.", prediction=[]),
+    **refusals("Ask for it in a message.", verbosity="medium"),
+    **refusals("This server reads nothing from the web.", web_search_options=[]),
+    **refusals("Moderate prompts and answers in the client.", moderation=[]),
+    **refusals("Models here continue text; they do not fill gaps.", suffix=""),
+    **refusals("Set n and choose yourself; /v1/completions has best_of.", best_of=1),
 }
 VLLM = {
-    **_fields(
+    **refusals(
         "Set n and temperature: answers are sampled, not searched.",
         use_beam_search=False,
         length_penalty=1.0,
         early_stopping=False,
     ),
-    **_fields(_NO_CODE, logits_processors=[[]], vllm_xargs=[{}], extra_args=[{}]),
-    **_fields("Send text or token ids.", prompt_embeds=[]),
-    **_fields(
+    **refusals(_NO_CODE, logits_processors=[[]], vllm_xargs=[{}], extra_args=[{}]),
+    **refusals("Send text or token ids.", prompt_embeds=[]),
+    **refusals(
         "Messages are text here.", mm_processor_kwargs=[{}], media_io_kwargs=[{}], return_mm_kwargs=True
     ),
-    **_fields("The priority of a request is that of its key at the gateway.", priority=0),
-    **_fields("Add the last message to the answer in the client.", echo=False),
-    **_fields(
+    **refusals("The priority of a request is that of its key at the gateway.", priority=0),
+    **refusals("Add the last message to the answer in the client.", echo=False),
+    **refusals(
         "The model's own template is used: set chat_template_kwargs, or send its text to /v1/completions.",
         chat_template=[],
     ),
-    **_fields("Answers are text; set return_token_ids for the ids beside it.", detokenize=True),
-    **_fields("Ask for the best alternatives: logprobs, top_logprobs.", logprob_token_ids=[]),
-    **_fields(
+    **refusals("Answers are text; set return_token_ids for the ids beside it.", detokenize=True),
+    **refusals("Ask for the best alternatives: logprobs, top_logprobs.", logprob_token_ids=[]),
+    **refusals(
         "prompt_logprobs reports all positions of the prompt.",
         prompt_logprob_token_ids=[],
         prompt_logprob_start=0,
     ),
-    **_fields("Log-probabilities have one format here.", flat_logprobs=False),
-    **_fields("Each token is sent as it comes; join chunks in the client.", stream_interval=1),
-    **_fields("Texts are not marked here.", watermarking=False),
-    **_fields("Set return_token_ids.", return_prompt_text=False, return_token_offsets=False),
-    **_fields("Tokens are sampled here, not prescribed.", trace_decode_token_ids=[]),
-    **_fields("Experts are not reported.", routed_experts_prompt_start=0),
-    **_fields(_ONE_SERVER, kv_transfer_params=[{}], ec_transfer_params=[{}]),
-    **_fields("Limit the answer with max_tokens.", thinking_token_budget=-1),
-    **_fields("The text is returned as the model writes it.", include_reasoning=True),
+    **refusals("Log-probabilities have one format here.", flat_logprobs=False),
+    **refusals("Each token is sent as it comes; join chunks in the client.", stream_interval=1),
+    **refusals("Texts are not marked here.", watermarking=False),
+    **refusals("Set return_token_ids.", return_prompt_text=False, return_token_offsets=False),
+    **refusals("Tokens are sampled here, not prescribed.", trace_decode_token_ids=[]),
+    **refusals("Experts are not reported.", routed_experts_prompt_start=0),
+    **refusals(_ONE_SERVER, kv_transfer_params=[{}], ec_transfer_params=[{}]),
+    **refusals("Limit the answer with max_tokens.", thinking_token_budget=-1),
+    **refusals("The text is returned as the model writes it.", include_reasoning=True),
 }
 SGLANG = {
-    **_fields(_GRAMMARS, regex=[], ebnf=[], structural_tag=[]),
-    **_fields("End at strings (stop) or at tokens (stop_token_ids).", stop_regex=[[]]),
-    **_fields("Set include_stop_str_in_output.", no_stop_trim=False),
-    **_fields("Set min_tokens.", min_new_tokens=0),
-    **_fields("Set max_tokens.", max_new_tokens=[]),
-    **_fields(_NO_CODE, custom_logit_processor=[], custom_params=[{}]),
-    **_fields("This server has one model and no adapters.", lora_path=[]),
-    **_fields("Send the complete conversation; its prefix is found in the cache.", session_params=[{}]),
-    **_fields("Send token ids as a completion's prompt.", input_ids=[]),
-    **_fields("Set request_id.", rid=[]),
-    **_fields("Set cache_salt.", extra_key=[]),
-    **_fields("Set return_token_ids.", return_prompt_token_ids=False),
-    **_fields(
+    **refusals(_GRAMMARS, regex=[], ebnf=[], structural_tag=[]),
+    **refusals("End at strings (stop) or at tokens (stop_token_ids).", stop_regex=[[]]),
+    **refusals("Set include_stop_str_in_output.", no_stop_trim=False),
+    **refusals("Set min_tokens.", min_new_tokens=0),
+    **refusals("Set max_tokens.", max_new_tokens=[]),
+    **refusals(_NO_CODE, custom_logit_processor=[], custom_params=[{}]),
+    **refusals("This server has one model and no adapters.", lora_path=[]),
+    **refusals("Send the complete conversation; its prefix is found in the cache.", session_params=[{}]),
+    **refusals("Send token ids as a completion's prompt.", input_ids=[]),
+    **refusals("Set request_id.", rid=[]),
+    **refusals("Set cache_salt.", extra_key=[]),
+    **refusals("Set return_token_ids.", return_prompt_token_ids=False),
+    **refusals(
         "Only tokens and their log-probabilities are reported.",
         return_hidden_states=False,
         return_routed_experts=False,
         return_meta_info=False,
     ),
-    **_fields("usage has the number of cached tokens.", return_cached_tokens_details=False),
-    **_fields(
+    **refusals("usage has the number of cached tokens.", return_cached_tokens_details=False),
+    **refusals(
         _ONE_SERVER,
         bootstrap_host=[],
         bootstrap_port=[],
@@ -114,11 +114,11 @@ SGLANG = {
         disagg_prefill_dp_rank=[],
         data_parallel_rank=[],
     ),
-    **_fields(_THINKING, separate_reasoning=True, stream_reasoning=True),
-    **_fields(_TEXT_ONLY, images_config=[{}], use_audio_in_video=False),
+    **refusals(_THINKING, separate_reasoning=True, stream_reasoning=True),
+    **refusals(_TEXT_ONLY, images_config=[{}], use_audio_in_video=False),
 }
 LLAMA_CPP = {
-    **_fields(
+    **refusals(
         _SAMPLERS,
         typical_p=1.0,
         typ_p=1.0,
@@ -133,27 +133,27 @@ LLAMA_CPP = {
         min_keep=0,
         samplers=[],
     ),
-    **_fields("Set repetition_penalty, which counts all tokens.", repeat_penalty=1.0),
-    **_fields("Set max_tokens.", n_predict=-1, max_length=[]),
-    **_fields("Set n.", n_cmpl=1),
-    **_fields("Set logprobs and top_logprobs.", n_probs=0, post_sampling_probs=False),
-    **_fields(_GRAMMARS, grammar="", json_schema=[]),
-    **_fields("Grammars apply from the first token on.", grammar_lazy=False, grammar_triggers=[[]]),
-    **_fields("Set max_tokens; a client that leaves ends its request.", t_max_predict_ms=-1, n_indent=0),
-    **_fields("A prompt that is too long is refused; see truncate_prompt_tokens.", n_keep=0, n_discard=0),
-    **_fields("/metrics has times.", timings_per_token=False, return_progress=False, verbose=False),
-    **_fields("Set return_token_ids.", return_tokens=False),
-    **_fields("A response has all its fields.", response_fields=[[]]),
-    **_fields("This server has one model and no adapters.", lora=[[]]),
-    **_fields("Messages are text here.", image_data=[[]]),
-    **_fields(
+    **refusals("Set repetition_penalty, which counts all tokens.", repeat_penalty=1.0),
+    **refusals("Set max_tokens.", n_predict=-1, max_length=[]),
+    **refusals("Set n.", n_cmpl=1),
+    **refusals("Set logprobs and top_logprobs.", n_probs=0, post_sampling_probs=False),
+    **refusals(_GRAMMARS, grammar="", json_schema=[]),
+    **refusals("Grammars apply from the first token on.", grammar_lazy=False, grammar_triggers=[[]]),
+    **refusals("Set max_tokens; a client that leaves ends its request.", t_max_predict_ms=-1, n_indent=0),
+    **refusals("A prompt that is too long is refused; see truncate_prompt_tokens.", n_keep=0, n_discard=0),
+    **refusals("/metrics has times.", timings_per_token=False, return_progress=False, verbose=False),
+    **refusals("Set return_token_ids.", return_tokens=False),
+    **refusals("A response has all its fields.", response_fields=[[]]),
+    **refusals("This server has one model and no adapters.", lora=[[]]),
+    **refusals("Messages are text here.", image_data=[[]]),
+    **refusals(
         "Send the text before and after the gap as one prompt.",
         input_prefix="",
         input_suffix="",
         input_extra=[[]],
     ),
-    **_fields(_THINKING, reasoning_format=["auto", "deepseek"]),
-    **_fields("Calls are found in the answer of a request that brings tools.", parse_tool_calls=True),
+    **refusals(_THINKING, reasoning_format=["auto", "deepseek"]),
+    **refusals("Calls are found in the answer of a request that brings tools.", parse_tool_calls=True),
 }
 REFUSALS = {**OPENAI, **VLLM, **SGLANG, **LLAMA_CPP}
 

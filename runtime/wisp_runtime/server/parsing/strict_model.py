@@ -6,20 +6,28 @@ output.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+
+from wisp_runtime.server.parsing.hints.foreign_fields import without_foreign
+from wisp_runtime.server.parsing.refusals import Refusal
 
 
 class StrictModel(BaseModel):
     """A JSON object: types are strict, unknown fields refused, numbers finite."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    foreign: ClassVar[Mapping[str, Refusal]] = {}
+    """Fields of the same body in other APIs."""
 
     @model_validator(mode="before")
     @classmethod
     def _few_fields(cls, value: Any) -> Any:
         """Refuse an object of more fields than there are: each unknown one would make an error of its own."""
+        if isinstance(value, dict) and cls.foreign:
+            value = without_foreign(value, cls.foreign)
         if isinstance(value, dict) and len(value) > len(cls.model_fields):
             unknown = next(name for name in value if name not in cls.model_fields)
             raise ValueError(f"Unknown parameter: {unknown!r}, and {len(value)} fields altogether.")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from wisp_runtime.server.parsing.chat_request import MAX_DOCUMENTS, MAX_MESSAGES, Message
+from wisp_runtime.server.parsing.hints import foreign_fields
 from wisp_runtime.server.parsing.reasoning import Effort
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS, ToolChoice, ToolField
@@ -22,6 +23,8 @@ OF_MESSAGES = (
 
 class TokenizeRequest(StrictModel):
     """The body of ``POST /tokenize``: ``prompt`` or ``messages`` (vLLM), or ``content`` (llama.cpp)."""
+
+    foreign = foreign_fields.TOKENIZE
 
     model: str | None = None
     prompt: Annotated[str, Field(max_length=MAX_TEXT_CHARS)] | None = None
@@ -60,6 +63,8 @@ class TokenizeRequest(StrictModel):
 
 class DetokenizeRequest(StrictModel):
     """The body of ``POST /detokenize``."""
+
+    foreign = foreign_fields.DETOKENIZE
 
     model: str | None = None
     tokens: list[int]

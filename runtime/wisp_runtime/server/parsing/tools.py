@@ -10,10 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from wisp_runtime.server.answers.tools.format import Tool
 from wisp_runtime.server.api.errors import bad_request
+from wisp_runtime.server.parsing.hints.foreign_tools import (
+    refuse_flat_choice,
+    refuse_foreign_chat_tool,
+    refuse_foreign_openai_choice,
+)
 from wisp_runtime.server.parsing.strict_model import StrictModel
 
 MAX_TOOLS = 256
@@ -21,6 +26,7 @@ MAX_NAME_CHARS = 128
 MAX_GIVEN_NAME_CHARS = 65_536
 SHOWN_NAMES = 20  # of the tools that there are, in an error
 
+FUNCTION_CHOICE = '{"type": "function", "function": {"name": "…"}}'
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[A-Za-z0-9_.:/-]+$")]
 
 
@@ -43,6 +49,12 @@ class ToolField(StrictModel):
     type: Literal["function"]
     function: FunctionField
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_chat(cls, value: Any) -> Any:
+        refuse_foreign_chat_tool(value)
+        return value
+
 
 class NamedFunction(StrictModel):
     """A function that is only named."""
@@ -55,6 +67,13 @@ class NamedTool(StrictModel):
 
     type: Literal["function"]
     function: NamedFunction
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_chat(cls, value: Any) -> Any:
+        refuse_foreign_openai_choice(value, FUNCTION_CHOICE)
+        refuse_flat_choice(value, FUNCTION_CHOICE)
+        return value
 
 
 class AllowedTools(StrictModel):

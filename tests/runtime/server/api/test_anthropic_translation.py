@@ -271,7 +271,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
         ({"messages": [USER, {"role": "assistant", "content": [USE]}]}, "messages.1", "tool_result"),
         ({"messages": [USER] * 4097}, "messages", "4097"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages.0.content.0", "'image'"),
-        ({"messages": [{"role": "user", "content": ["a"]}]}, "messages.0.content.0", "dictionary"),
+        ({"messages": [{"role": "user", "content": ["a"]}]}, "messages.0.content.0", "must be an object"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content", "list"),
         ({"messages": [{"role": "user", "content": [{"text": "a"}]}]}, "messages.0.content.0", "type"),
         (

@@ -188,7 +188,7 @@ def test_tools_and_their_choice_become_a_chats():
         ({"tools": [{"type": "namespace", "name": "x"}]}, "tools.0.type"),
         ({"tools": [{"type": "namespace", "name": "x", "tools": []}]}, "tools.0.tools"),
         ({"tools": [{"type": "namespace", "name": "x", "tools": [{"type": "mcp"}]}]}, "tools.0.tools.0.type"),
-        ({"tools": [{"type": "function", "function": {"name": "x"}}]}, "tools.0.name"),
+        ({"tools": [{"type": "function", "function": {"name": "x"}}]}, "tools.0"),
         ({"tool_choice": {"type": "file_search"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp"}]}},
          "tool_choice.tools.0.type"),

@@ -15,6 +15,8 @@ from wisp_runtime.server.parsing.anthropic.blocks import Content, MarkedModel, T
 from wisp_runtime.server.parsing.anthropic.tools import ToolChoice, ToolDefinition
 from wisp_runtime.server.parsing.chat_request import MAX_MESSAGES, few_messages
 from wisp_runtime.server.parsing.generation_request import MAX_STOP_CHARS, MAX_STOPS, Count, Share
+from wisp_runtime.server.parsing.hints import foreign_fields
+from wisp_runtime.server.parsing.hints.foreign_tools import refuse_foreign_message_choice
 from wisp_runtime.server.parsing.strict_model import StrictModel
 from wisp_runtime.server.parsing.tools import MAX_TOOLS
 
@@ -119,6 +121,8 @@ MessagesField = Annotated[list[MessageField], Field(min_length=1, max_length=MAX
 class CountTokensRequest(MarkedModel):
     """The body of ``POST /v1/messages/count_tokens``."""
 
+    foreign = foreign_fields.MESSAGES
+
     model: str
     messages: Annotated[list[MessageField], Field(min_length=1)]
     system: Texts | None = None
@@ -143,6 +147,12 @@ class CountTokensRequest(MarkedModel):
                 error.code = CODES.get(name, error.code)
                 raise error
         return {name: field for name, field in value.items() if name not in REFUSED}
+
+    @field_validator("tool_choice", mode="before", json_schema_input_type=ToolChoice | None)
+    @classmethod
+    def _is_own_choice(cls, value: Any) -> Any:
+        refuse_foreign_message_choice(value)
+        return value
 
     @field_validator("messages", mode="before", json_schema_input_type=MessagesField)
     @classmethod

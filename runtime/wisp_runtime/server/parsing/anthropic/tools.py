@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from wisp_runtime.server.parsing.anthropic.blocks import MarkedModel
+from wisp_runtime.server.parsing.hints.foreign_tools import refuse_foreign_message_tool
 from wisp_runtime.server.parsing.strict_model import Off, StrictModel
 from wisp_runtime.server.parsing.tools import Name
 
@@ -30,6 +31,7 @@ class ToolDefinition(MarkedModel):
     @model_validator(mode="before")
     @classmethod
     def _is_run_by_the_client(cls, value: Any) -> Any:
+        refuse_foreign_message_tool(value)
         kind = value.get("type") if isinstance(value, dict) else None
         if isinstance(kind, str) and kind != "custom":
             raise ValueError(

@@ -56,6 +56,12 @@ REFUSED = {
     "logprobs": Refusal((False,), f"Set include to [{LOGPROBS!r}], and top_logprobs."),
     "response_format": Refusal(({"type": "text"},), "Set text.format."),
     "reasoning_effort": Refusal((), "Set reasoning.effort."),
+    "system": Refusal((), "Send it as 'instructions'."),
+    "stop_sequences": Refusal(([],), "Set stop."),
+    "thinking": Refusal((), "Set reasoning.effort; 'none' turns thinking off."),
+    "output_config": Refusal(({},), "Set reasoning.effort and text.format."),
+    "output_format": Refusal((), "Set text.format."),
+    "max_tokens_to_sample": Refusal((), "Set max_output_tokens."),
     "verbosity": Refusal(("medium",), "Set text.verbosity."),
     "context_management": Refusal(
         ([],), "The context is never shortened here: leave items out in the client."

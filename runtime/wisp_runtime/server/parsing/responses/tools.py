@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from wisp_runtime.server.api.errors import bad_request
+from wisp_runtime.server.parsing.hints.foreign_tools import (
+    refuse_foreign_openai_choice,
+    refuse_foreign_response_tool,
+    refuse_nested_choice,
+)
 from wisp_runtime.server.parsing.strict_model import Off, StrictModel
 from wisp_runtime.server.parsing.tools import MAX_NAME_CHARS, MAX_TOOLS, Name
 
+FUNCTION_CHOICE = '{"type": "function", "name": "…"}'
 _RUN_IT = "This server runs no tools: declare a function, and run it in the client."
 REMEDIES = {
     "custom": "Declare a function with one string parameter.",
@@ -33,6 +39,12 @@ class FunctionTool(StrictModel):
     allowed_callers: list[Literal["direct"]] | None = None
     defer_loading: Off | None = None
     output_schema: None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_of_responses(cls, value: Any) -> Any:
+        refuse_foreign_response_tool(value)
+        return value
 
     def for_chat(self) -> dict[str, Any]:
         """Return the tool as a chat's body has it."""
@@ -165,7 +177,10 @@ def check_choice(value: Any) -> Any:
 
     Raises:
         ApiError: 400, naming another kind of tool, and the remedy.
+        ValueError: it is written as for another API.
     """
+    refuse_foreign_openai_choice(value, FUNCTION_CHOICE)
+    refuse_nested_choice(value, FUNCTION_CHOICE)
     if isinstance(value, dict) and value.get("type") == "allowed_tools":
         tools = value.get("tools")
         for index, tool in enumerate(tools if isinstance(tools, list) else ()):
