@@ -10,12 +10,9 @@ the server's responses by path and status. The exit status is 1 if a run differs
 from __future__ import annotations
 
 import argparse
-import fcntl
 import json
 import os
 import re
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,6 +24,7 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "runtime/support"))
 from fake_engine import END, LiveServer, live_server, tokens_of, write_model
+from loopback import isolate
 
 CONTEXT, SHORT_CONTEXT = 1_000_000, 20_000  # a token is a byte
 QUESTION = "Which number is in notes.txt?"
@@ -46,13 +44,10 @@ RUNS = (  # name, question, context, text that the result must have, exit status
 
 def main() -> None:
     """Print a row for each run."""
+    isolate()
     parser = argparse.ArgumentParser()
     parser.add_argument("--claude", required=True)
-    parser.add_argument("--isolated", action="store_true")
     asked = parser.parse_args()
-    if not asked.isolated:
-        os.execvp("unshare", ["unshare", "-rn", sys.executable, *sys.argv, "--isolated"])
-    _raise_loopback()
     with tempfile.TemporaryDirectory() as folder:
         rows = [_row(Path(folder), asked.claude, *run) for run in RUNS]
     for row in rows:
@@ -126,13 +121,6 @@ def _shared_tokens(server: LiveServer) -> list[int]:
         sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*pair, strict=False)))
         for pair in pairwise(prompts)
     ]
-
-
-def _raise_loopback() -> None:
-    """Bring the loopback interface of this namespace up."""
-    set_flags, is_up_and_running = 0x8914, 0x41
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control, set_flags, struct.pack("16sH14s", b"lo", is_up_and_running, b""))
 
 
 if __name__ == "__main__":

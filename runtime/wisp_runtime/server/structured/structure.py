@@ -184,7 +184,8 @@ def _as_lark(grammar: str, param: str) -> str:
     try:
         return gbnf_to_lark(grammar)
     except (GbnfToLarkError, ValueError, RecursionError) as error:
-        raise bad_request(f"{param!r} is no GBNF grammar: {error}.", param) from error
+        message = f"{param!r} is no GBNF grammar: {error}."
+        raise bad_request(message, param, "invalid_grammar") from error
 
 
 def _tag_grammar(structures: Sequence[TagStructure], triggers: Sequence[str], param: str) -> str:

@@ -187,6 +187,12 @@ def test_a_format_that_cannot_be_followed_is_refused_by_field_and_reason(
     assert server.engine.submitted == []
 
 
+@pytest.mark.parametrize("grammar", ["start: nobody", "root ::= ("], ids=["Lark", "GBNF"])
+def test_a_grammar_that_is_none_has_one_code_in_either_notation(api, grammar):
+    error = api.post(COMPLETE, json=BODIES[COMPLETE] | {"guided_grammar": grammar}).json()["error"]
+    assert error["code"] == "invalid_grammar"
+
+
 def test_a_grammar_of_special_tokens_is_left_to_the_engine(api, server):
     body = BODIES[COMPLETE] | {"guided_grammar": 'start: "a" <|tool_call|>'}
     assert api.post(COMPLETE, json=body).status_code == 200
