@@ -65,7 +65,7 @@ def _json(value: object) -> str:
 
 def _script(family: str) -> Callable[[Submit], list[int]]:
     def tokens(submit: Submit) -> list[int]:
-        prompt = bytes(token for token in submit.prompt if token < 256).decode()
+        prompt = bytes(token for token in submit.prompt if token < 256).decode(errors="replace")
         return [*tokens_of(answer_to(prompt, family)), END]
 
     return tokens
