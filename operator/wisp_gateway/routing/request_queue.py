@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import merge
 from itertools import islice
 
 from wisp_gateway.discovery.snapshot import Model
@@ -34,7 +35,8 @@ PRIORITY_DELAY_S = {"high": -30.0, "low": 30.0}
 SEQUENCE_DELAY_S = 0.25
 MAX_DELAY_S = 30.0
 MIN_KEPT_TURNS = 64
-# Requests at the front among which the next is chosen, and how often one is passed by later ones.
+# Requests at the front, and pods' first bound ones, among which the next is chosen: each of them. And how
+# often one is passed by later ones.
 MAX_LOOKED_AT = 64
 MAX_TIMES_PASSED = 32
 
@@ -85,11 +87,12 @@ class RequestQueue:
     """Bounded queue of one model: first come first served, but for priority and what an account asks for."""
 
     def __init__(self) -> None:
-        self._queue: list[QueuedRequest] = []
+        self._queue: list[QueuedRequest] = []  # that any pod may serve
+        self._bound: dict[str, list[QueuedRequest]] = {}  # by the pod for which they wait
         self._turns_s: dict[str, float] = {}  # of each account's next request
 
     def __len__(self) -> int:
-        return len(self._queue)
+        return len(self._queue) + sum(map(len, self._bound.values()))
 
     def admit(
         self, request: QueuedRequest, model: Model, select: SelectEndpoint, *, ready: int, retry_after_s: int
@@ -106,21 +109,21 @@ class RequestQueue:
         refusal = refuse_wait(model, ready=ready, retry_after_s=retry_after_s)
         if refusal is not None:
             raise refusal
-        is_first = all(queued.bound_to is not None for queued in self._queue)
+        is_first = not self._queue and request.bound_to not in self._bound
         endpoint_id = select(request) if is_first else None
         if endpoint_id is not None:
             request.resolve(endpoint_id)
             return
-        if len(self._queue) >= model.cold_start.queue_limit:
+        if len(self) >= model.cold_start.queue_limit:
             full = QueueFull(
-                f"{len(self._queue)} requests already wait for model {model.key} "
+                f"{len(self)} requests already wait for model {model.key} "
                 f"(coldStart.queueLimit {model.cold_start.queue_limit}). Retry later, or raise the limit.",
                 retry_after_s=retry_after_s,
             )
             displaced = self._displaced_by(request)
             if displaced is None:
                 raise full
-            self._queue.remove(displaced)
+            self._remove(displaced)
             displaced.resolve(full)
         self._take_turn(request)
         self._insert(request)
@@ -142,7 +145,7 @@ class RequestQueue:
         """
         while (choice := self._choose(select, prefer)) is not None:
             request, endpoint_id = choice
-            self._queue.remove(request)
+            self._remove(request)
             request.resolve(endpoint_id)
 
     def _choose(
@@ -150,7 +153,7 @@ class RequestQueue:
     ) -> tuple[QueuedRequest, str] | None:
         """Return the next request that goes, and its endpoint; None: each waits."""
         passed, fallback = list[QueuedRequest](), None
-        for request in islice(self._queue, MAX_LOOKED_AT):
+        for request in self._front():
             endpoint_id = None
             if request.bound_to is not None:
                 endpoint_id = select(request)
@@ -173,7 +176,7 @@ class RequestQueue:
 
     def revalidate(self, model: Model | None, key: str, *, ready: int, retry_after_s: int) -> None:
         """Refuse every queued request if the model (None: deleted) is no longer expected to serve."""
-        if not self._queue:
+        if not len(self):
             return
         refusal: GatewayError | None = ModelNotFound(f"Model {key} was deleted while the request waited.")
         if model is not None:
@@ -183,14 +186,15 @@ class RequestQueue:
 
     def refuse_all(self, refusal: GatewayError) -> None:
         """Resolve every queued request with ``refusal``."""
-        while self._queue:
-            self._queue.pop(0).resolve(refusal)
+        for request in self._all():
+            self._remove(request)
+            request.resolve(refusal)
 
     def expire(self, now_s: float, model_key: str, retry_after_s: int, why: str = "") -> None:
         """Refuse the requests past their deadline; ``why``: the reason that no pod came, if one is known."""
-        late = [request for request in self._queue if request.deadline_s <= now_s]
+        late = [request for request in self._all() if request.deadline_s <= now_s]
         for request in late:
-            self._queue.remove(request)
+            self._remove(request)
             waited = f"{now_s - request.entered_s:.3g} s"
             request.resolve(
                 WaitedTooLong(
@@ -201,7 +205,7 @@ class RequestQueue:
 
     def _displaced_by(self, request: QueuedRequest) -> QueuedRequest | None:
         """Return the last request of the account with most places, if that of ``request`` has fewer."""
-        waiting = [queued for queued in self._queue if not queued.is_retry]
+        waiting = [queued for queued in self._all() if not queued.is_retry]
         counts = Counter(queued.account for queued in waiting)
         largest, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
         if count <= counts[request.account] + 1:
@@ -211,20 +215,44 @@ class RequestQueue:
     def _take_turn(self, request: QueuedRequest) -> None:
         """Count ``request`` for its account, so that many of one let a stranger's few pass."""
         now_s = request.entered_s
-        if not self._queue:
+        if not len(self):
             self._turns_s.clear()
-        elif len(self._turns_s) > 2 * len(self._queue) + MIN_KEPT_TURNS:
+        elif len(self._turns_s) > 2 * len(self) + MIN_KEPT_TURNS:
             self._turns_s = {account: turn for account, turn in self._turns_s.items() if turn > now_s}
         request.turn_s = max(now_s, self._turns_s.get(request.account, 0.0))
         self._turns_s[request.account] = min(request.turn_s, now_s + MAX_DELAY_S) + SEQUENCE_DELAY_S
 
     def _insert(self, request: QueuedRequest) -> None:
-        insort(self._queue, request, key=lambda queued: queued.order)
+        tag = request.bound_to
+        waiting = self._queue if tag is None else self._bound.setdefault(tag, [])
+        insort(waiting, request, key=_order)
+
+    def _remove(self, request: QueuedRequest) -> None:
+        tag = request.bound_to
+        (self._queue if tag is None else self._bound[tag]).remove(request)
+        if tag is not None and not self._bound[tag]:
+            del self._bound[tag]
+
+    def _all(self) -> list[QueuedRequest]:
+        return list(merge(self._queue, *self._bound.values(), key=_order))
+
+    def _front(self) -> Iterator[QueuedRequest]:
+        """Yield the first requests that any pod may serve and the first of each pod's bound ones, in order.
+
+        Bound ones behind the first wait for the same slot; counted with the others, they would hide these.
+        """
+        bound = sorted((waiting[0] for waiting in islice(self._bound.values(), MAX_LOOKED_AT)), key=_order)
+        return merge(islice(self._queue, MAX_LOOKED_AT), bound, key=_order)
 
     def cancel(self, request: QueuedRequest) -> None:
         """Remove a request whose client disconnected."""
-        if request in self._queue:
-            self._queue.remove(request)
+        tag = request.bound_to
+        if request in (self._queue if tag is None else self._bound.get(tag, ())):
+            self._remove(request)
+
+
+def _order(request: QueuedRequest) -> tuple[bool, float]:
+    return request.order
 
 
 def refuse_wait(

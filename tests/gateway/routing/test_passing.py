@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from wisp_gateway.discovery.snapshot import ColdStart, Model
-from wisp_gateway.routing.request_queue import MAX_TIMES_PASSED, QueuedRequest, RequestQueue
+from wisp_gateway.routing.request_queue import (
+    MAX_LOOKED_AT,
+    MAX_TIMES_PASSED,
+    QueuedRequest,
+    RequestQueue,
+)
 
 MODEL = Model("ns", "m", "m", "Ready", cold_start=ColdStart("Hold", 10, 1, 1000))
 
@@ -81,3 +88,52 @@ def test_a_request_that_continues_a_response_waits_for_its_pod_and_holds_up_nobo
     assert pods.served == [("second", "a")]
     pods.release("b")
     assert pods.served == [("second", "a"), ("bound", "b")]
+
+
+def test_requests_bound_to_a_busy_pod_in_any_number_hide_no_other():
+    pods = Pods()
+    for number in range(3 * MAX_LOOKED_AT):
+        pods.wait(f"bound {number}", bound_to="b")
+    pods.wait("first")
+    pods.wait("second")
+    pods.release("a")
+    pods.release("a")
+    assert pods.served == [("first", "a"), ("second", "a")]
+    pods.release("b")
+    assert pods.served[2:] == [("bound 0", "b")]
+
+
+def test_a_request_goes_at_once_while_only_bound_ones_wait():
+    pods = Pods()
+    pods.wait("bound", bound_to="b")
+    pods.free.append("a")
+    served = []
+    asked = QueuedRequest(None, 0.0, 10.0, served.append)
+    pods.queue.admit(asked, MODEL, lambda _: "a", ready=2, retry_after_s=1)
+    assert (served, len(pods.queue)) == (["a"], 1)
+
+
+@pytest.mark.parametrize("pods_bound_to", [1, 3000])
+def test_a_free_slot_costs_a_bounded_number_of_looks_however_many_are_bound(pods_bound_to):
+    queue, looks = RequestQueue(), []
+    model = replace(MODEL, cold_start=ColdStart("Hold", 10, 1, 10_000))
+    for number in range(3000):
+        asked = QueuedRequest(None, 0.0, 10.0, looks.append, bound_to=f"pod {number % pods_bound_to}")
+        queue.admit(asked, model, lambda _: None, ready=1, retry_after_s=1)
+    queue.dispatch(lambda asked: looks.append(asked))
+    assert 1 <= len(looks) <= 2 * MAX_LOOKED_AT
+
+
+def test_bound_requests_expire_leave_and_are_refused_as_others_do():
+    queue, results = RequestQueue(), []
+    for number, deadline_s in enumerate([10.0, 20.0, 20.0, 20.0]):
+        asked = QueuedRequest(None, 0.0, deadline_s, results.append, bound_to=f"pod {number % 2}")
+        queue.admit(asked, MODEL, lambda _: None, ready=1, retry_after_s=1)
+    queue.expire(15.0, "ns/m", 1)
+    assert [type(result).__name__ for result in results] == ["WaitedTooLong"]
+    queue.cancel(asked)
+    queue.cancel(asked)
+    assert len(queue) == 2
+    queue.revalidate(None, "ns/m", ready=1, retry_after_s=1)
+    assert [type(result).__name__ for result in results[1:]] == ["ModelNotFound"] * 2
+    assert len(queue) == 0

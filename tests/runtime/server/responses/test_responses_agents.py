@@ -215,7 +215,7 @@ def test_a_parsed_answer_is_of_the_type_that_was_asked_for(client, server):
         ({"format": {"type": "json_object"}}, {"type": "json_object"}),
         (
             {"format": {"type": "json_schema", "name": "a", "schema": SCHEMA, "strict": True}},
-            {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}},
+            {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA, "strict": True}},
         ),
     ],
 )
