@@ -51,6 +51,7 @@ LEFT: dict[str, tuple[str, dict[str, Any]]] = {
     "/v1/messages/count_tokens": ("/v1/messages/count_tokens", {"model": "tiny", "messages": [ASK]}),
 }
 RECEIVE_BYTES = 4096
+ANSWERED_S = 600.0
 
 
 @asynccontextmanager
@@ -88,8 +89,7 @@ async def slow_readers(target: Target, count: int, seconds: float) -> dict[str, 
     """Have ``count`` clients read a byte a second of a long stream."""
     before, alone = target.footprint(), await latency_ms(target.port, seconds / 4)
     readers, received = [await _stream(target.port, index) for index in range(count)], 0
-    await asyncio.to_thread(target.wait_until_idle)  # every answer is complete, and waits for its reader
-    idle = target.load()
+    idle = await asyncio.to_thread(target.wait_until_idle, ANSWERED_S)  # answers that wait for their readers
     crowded, peak = asyncio.create_task(latency_ms(target.port, seconds)), target.footprint()
     while not crowded.done():
         await asyncio.sleep(1)

@@ -77,32 +77,27 @@ class Tally:
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows of a record."""
-        last, statuses = self.samples[-1], Counter[int]()
-        for (_, status), number in self.answers.items():
-            statuses[status] += number
+        last = self.samples[-1]
+        slope = {"metric": "memory, KiB each 1,000 requests", "of": "slope", "value": slope_kib(self.samples)}
         return [
-            {"metric": "requests", "of": "all", "value": last.requests, "seconds": round(last.seconds)},
+            {"metric": "requests", "of": "all", "value": last.requests},
+            {"metric": "requests", "of": "seconds", "value": round(last.seconds)},
             {"metric": "requests", "of": "wrong answers", "value": len(self.faults)},
             {"metric": "requests", "of": "documented 503", "value": self.overloads},
-            {"metric": "requests", "of": "clients that left", "value": sum(self.left.values()), **self.left},
-            {
-                "metric": "memory",
-                "of": "slope",
-                "value": slope_kib(self.samples),
-                "unit": "KiB/1000 requests",
-            },
+            *(
+                {"metric": "requests", "of": f"clients that left: {stage}", "value": number}
+                for stage, number in sorted(self.left.items())
+            ),
+            slope,
             *(_held(sample) for sample in self.samples),
-            {"metric": "answers", "of": "all", **_by_status(statuses)},
             *(self._endpoint(path) for path in sorted({path for path, _ in self.answers})),
         ]
 
     def _endpoint(self, path: str) -> dict[str, Any]:
-        statuses = {status: number for (other, status), number in self.answers.items() if other == path}
-        return {"metric": "answers", "of": path, **_by_status(statuses)}
-
-
-def _by_status(statuses: dict[int, int]) -> dict[str, int]:
-    return {str(status) if status else "left": number for status, number in sorted(statuses.items())}
+        """Return the answers of an endpoint; every endpoint's have the same columns."""
+        statuses = sorted({status for _, status in self.answers})
+        columns = {str(status) if status else "left": self.answers[path, status] for status in statuses}
+        return {"metric": "answers", "of": path, **columns}
 
 
 def _held(sample: Sample) -> dict[str, Any]:
