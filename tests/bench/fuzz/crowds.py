@@ -174,10 +174,7 @@ async def leavers(target: Target, count: int, names: Collection[str] = LEFT.keys
 
 async def _files(target: Target, wanted: int) -> int:
     """Return the server's open files, once they are as few as ``wanted`` or have had some time."""
-    deadline = time.monotonic() + 20
-    while (files := target.footprint().files) > wanted + 2 and time.monotonic() < deadline:
-        await asyncio.sleep(0.1)
-    return files
+    return (await asyncio.to_thread(target.settled_footprint, wanted + 2)).files
 
 
 def _latencies(alone: tuple[float, float], crowded: tuple[float, float]) -> dict[str, float]:

@@ -78,7 +78,9 @@ class Run:
             if self.sent % self._every == 0:
                 self._measure()
             if self._is_over():
-                return
+                break
+        if connection is not None:
+            connection.leave()
 
     def _is_over(self) -> bool:
         is_late = time.monotonic() - self._began_s > self._limit_s
@@ -117,7 +119,7 @@ def leaks(target: Target, tally: Tally, before: Footprint) -> list[str]:
     held = [f"{name}: {load[name]}" for name in ("waiting", "running", "kvBlocksUsed") if load[name]]
     count = asyncio.run(stored(target, [*tally.identities]))
     held += [f"stored responses: {count}"] * (count > MAX_STORED)
-    after = target.footprint()
+    after = target.settled_footprint(before.files + MAX_MORE_FILES)
     held += [f"files: {before.files}, then {after.files}"] * (after.files > before.files + MAX_MORE_FILES)
     has_more = after.threads > before.threads + MAX_MORE_THREADS
     held += [f"threads: {before.threads}, then {after.threads}"] * has_more

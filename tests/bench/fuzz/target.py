@@ -83,6 +83,13 @@ class Target:
                 files += len(os.listdir(f"/proc/{pid}/fd"))
         return Footprint(rss, threads, files)
 
+    def settled_footprint(self, files: int, timeout_s: float = 60.0) -> Footprint:
+        """Return what its processes hold, once their open files are as few as ``files`` or time is up."""
+        deadline = time.monotonic() + timeout_s
+        while (footprint := self.footprint()).files > files and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return footprint
+
     def wait_until_idle(self, timeout_s: float = 60.0) -> dict[str, int]:
         """Wait until no sequence waits or runs and no block is held; return the engine's counts."""
         deadline = time.monotonic() + timeout_s
