@@ -45,6 +45,8 @@ class AnswerParser:
         repetition: repetition that ends the answer; None: none does.
         thinking_loop: repetition that ends it while it thinks; None: none does.
         counts_thinking: whether the model's thinking is known, by either parser.
+        must_call: whether the answer is calls alone, by a grammar: what the end leaves undecided is no text.
+        openers: markers with which text that a token limit leaves undecided is no text either.
 
     Attributes:
         thinking_tokens: tokens up to the closing marker of thinking, which is included; of thinking that the
@@ -60,7 +62,10 @@ class AnswerParser:
         repetition: RepetitionRule | None = None,
         thinking_loop: RepetitionRule | None = THINKING_LOOP,
         counts_thinking: bool = False,
+        must_call: bool = False,
+        openers: tuple[str, ...] = (),
     ) -> None:
+        self._must_call, self._openers = must_call, openers
         self._reasoning, self._tools, self._max_calls = reasoning, tools, max_calls
         self._calls = 0
         self._repetition = RepetitionFinder(repetition) if repetition else None
@@ -83,7 +88,7 @@ class AnswerParser:
             if self._repeats(delta.token, has_thought, bool(parts)) and finish is None:
                 finish, stop = "length", STOP_REASON
         if finish is not None:
-            parts += self._rest()
+            parts += self._without_cut_call(self._rest(), finish)
         kept = list(self._allowed(parts))
         if len(kept) < len(parts) or (finish == "stop" and self._calls):
             finish = "tool_calls"
@@ -122,6 +127,13 @@ class AnswerParser:
         """Return what both parsers hold back."""
         held = self._find_calls(self._reasoning.finish()) if self._reasoning is not None else []
         return [*held, *(self._tools.finish() if self._tools is not None else ())]
+
+    def _without_cut_call(self, rest: list[Part], finish: Finish) -> list[Part]:
+        """Return the rest of an answer without the beginning of a call that has no name yet."""
+        return [part for part in rest if not (isinstance(part, Text) and self._is_cut_call(part, finish))]
+
+    def _is_cut_call(self, part: Text, finish: Finish) -> bool:
+        return self._must_call or (finish == "length" and part.text.lstrip().startswith(self._openers))
 
     def _find_calls(self, parts: Sequence[Part]) -> list[Part]:
         """Replace each Text by the parts that the tool parser finds in it."""

@@ -91,6 +91,8 @@ class Markup:
             repetition=detection.rule() if detection else None,
             thinking_loop=None if detection else THINKING_LOOP,
             counts_thinking=self.has_thinking,
+            must_call=self.tools.is_required and self.tool_format is not None,
+            openers=self.tool_format.markers if self.tool_format else (),
         )
 
     def thinking_rule(self, budget_tokens: int | None, tokenizer: ModelTokenizer) -> ThinkingRule | None:

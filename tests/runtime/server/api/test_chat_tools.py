@@ -128,6 +128,30 @@ def test_a_call_cut_by_the_length_says_so(client, says):
     assert choice.message.tool_calls[0].function.name == "get_weather"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("answer", "max_tokens", "choice", "content"),
+    [
+        (CALL, 5, "required", ""),
+        (CALL, len("<tool_call>"), "required", ""),
+        (CALL, len('<tool_call>\n{"name": "get_w'), "required", ""),
+        (CALLS, len("Let me see.\n<tool_call>"), "auto", "Let me see."),
+        (CALLS, len('Let me see.\n<tool_call>\n{"na'), "auto", "Let me see."),
+        (f"It begins with {CALL[:11]}", 99, "auto", "It begins with <tool_call>"),  # ended by the model
+        ("<tool_call> is markup, so it is text", 28, "auto", "<tool_call> is markup, so it"),
+    ],
+)
+def test_a_call_cut_before_its_name_shows_no_markup(
+    client, says, stream, answer, max_tokens, choice, content
+):
+    says(answer)
+    asked = {"model": "tiny", "messages": ASK, "tools": [WEATHER], "tool_choice": choice}
+    answered = client.chat.completions.create(**asked, max_tokens=max_tokens, stream=stream)
+    shown = [chunk.choices[0].delta for chunk in answered] if stream else [answered.choices[0].message]
+    assert "".join(part.content or "" for part in shown) == content
+    assert not any(part.tool_calls for part in shown)
+
+
 def strict(tool, parameters):
     return {"type": "function", "function": {**tool["function"], "strict": True, "parameters": parameters}}
 
