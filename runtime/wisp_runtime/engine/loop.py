@@ -67,6 +67,7 @@ def run(
             compiler.wait(_POLL_S)
         inbox += channel.receive(waits=is_idle and compiler.is_idle)
         if any(isinstance(message, Shutdown) for message in inbox):
+            compiler.close()
             return
         now_s = time.monotonic()
         began_s = began_s if in_flight is not None else now_s

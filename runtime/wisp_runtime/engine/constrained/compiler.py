@@ -78,6 +78,11 @@ class GrammarCompiler:
         if job.cancel() and request.constraint is not None:
             self._compiled.pop(request.constraint, None)
 
+    def close(self) -> None:
+        """Begin no compile any more; the process would end only after those that wait."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
     def wait(self, timeout_s: float) -> None:
         """Wait until a grammar is compiled, or for ``timeout_s``."""
         wait({job for _, job in self._waiting.values()}, timeout_s, return_when="FIRST_COMPLETED")

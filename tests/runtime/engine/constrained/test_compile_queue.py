@@ -147,6 +147,16 @@ def test_an_abort_while_the_grammar_is_compiled_ends_the_request_once():
     assert channel.order == []
 
 
+def test_a_shutdown_does_not_wait_for_grammars_that_are_not_begun():
+    gate, bounds = Gate(), limits(max_concurrent=8)
+    compiler = GrammarCompiler(gate.read)
+    asking = [asked(f"r{n}", DIGITS + " " * n) for n in range(COMPILED_AT_A_TIME + 3)]
+    channel = Channel((at_once, lambda: asking))
+    run(channel, make_scheduler(bounds), toy_runner(bounds.cache), compiler=compiler)
+    assert sum(job.cancelled() for job in compiler._compiled.values()) == 3
+    gate.opens.set()
+
+
 def test_a_request_keeps_its_place_in_line_while_its_grammar_is_compiled():
     bounds = limits(max_concurrent=1)
     scheduler, runner = make_scheduler(bounds), toy_runner(bounds.cache)

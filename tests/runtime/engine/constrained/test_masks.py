@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.constrained.grammar import MIN_PARALLEL, Grammar
@@ -148,3 +148,26 @@ def test_end_tokens_that_are_none_of_the_models_are_left_out(tmp_path, vocab, si
     assert vocabulary.size == size
     with pytest.raises(ModelUnsupported, match="names no end token"):
         read_vocabulary(tmp_path, vocab, (10_000,))
+
+
+@pytest.mark.parametrize("grammar", ["start: /[a-z]{2,40}/", 'start: "[" /[0-9]+/ "]"', "start: %json {}"])
+def test_a_vocabulary_that_is_read_in_two_steps_gives_the_masks_of_one_that_is_read_at_once(
+    tmp_path, grammar
+):
+    byte_tokenizer(tmp_path)
+    text = (tmp_path / "tokenizer.json").read_text()
+    tokenizers = (
+        LLTokenizer(text, n_vocab=300, eos_token=[256]),
+        read_vocabulary(tmp_path, 300, (256,)).tokenizer,
+    )
+    at_once, in_two = (LLMatcher(tokenizer, grammar) for tokenizer in tokenizers)
+    noise = np.random.default_rng(0)
+    for _ in range(20):
+        mask = at_once.compute_bitmask()
+        assert in_two.compute_bitmask() == mask
+        allowed = np.flatnonzero(np.unpackbits(np.frombuffer(mask, np.uint8), bitorder="little"))
+        token = int(noise.choice(allowed))
+        if token == 256:
+            break
+        assert at_once.consume_token(token)
+        assert in_two.consume_token(token)
