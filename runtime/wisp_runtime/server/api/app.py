@@ -20,15 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wisp_http.base_url import meant_path
 from wisp_runtime.server.api.anthropic.models import model_info, model_list
-from wisp_runtime.server.api.anthropic.paths import count_tokens, messages
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.dialects import ANTHROPIC, dialect_of, error_response
-from wisp_runtime.server.api.embeddings import embeddings
 from wisp_runtime.server.api.errors import ApiError, internal_error
-from wisp_runtime.server.api.responses import endpoints as responses
-from wisp_runtime.server.api.scores import rerank, score
-from wisp_runtime.server.api.tokenization import detokenize, tokenize
+from wisp_runtime.server.api.responses import paths as responses
+from wisp_runtime.server.http.first_request import ServiceEndpoint, at_first_request
 from wisp_runtime.server.http.health import health_endpoints
 from wisp_runtime.server.http.request_id import id_of, with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
@@ -36,21 +33,26 @@ from wisp_runtime.server.service import Service
 
 log = logging.getLogger(__name__)
 
-ENDPOINTS: dict[str, Callable[[Service, Request], Awaitable[Response]]] = {
+_API = "wisp_runtime.server.api"
+_rerank = at_first_request(f"{_API}.scores", "rerank")
+_score = at_first_request(f"{_API}.scores", "score")
+_tokenize = at_first_request(f"{_API}.tokenization", "tokenize")
+_detokenize = at_first_request(f"{_API}.tokenization", "detokenize")
+ENDPOINTS: dict[str, ServiceEndpoint] = {
     "/v1/chat/completions": chat_completions,
     "/v1/completions": completions,
-    "/v1/embeddings": embeddings,
-    "/v1/score": score,
-    "/score": score,
-    "/v1/rerank": rerank,
-    "/rerank": rerank,
-    "/v2/rerank": rerank,
-    "/v1/messages": messages,
-    "/v1/messages/count_tokens": count_tokens,
-    "/v1/tokenize": tokenize,
-    "/v1/detokenize": detokenize,
-    "/tokenize": tokenize,
-    "/detokenize": detokenize,
+    "/v1/embeddings": at_first_request(f"{_API}.embeddings", "embeddings"),
+    "/v1/score": _score,
+    "/score": _score,
+    "/v1/rerank": _rerank,
+    "/rerank": _rerank,
+    "/v2/rerank": _rerank,
+    "/v1/messages": at_first_request(f"{_API}.anthropic.endpoints", "messages"),
+    "/v1/messages/count_tokens": at_first_request(f"{_API}.anthropic.endpoints", "count_tokens"),
+    "/v1/tokenize": _tokenize,
+    "/v1/detokenize": _detokenize,
+    "/tokenize": _tokenize,
+    "/detokenize": _detokenize,
 }
 """Paths that take ``POST``. Those outside ``/v1`` are as other servers have them."""
 PATHS = (*ENDPOINTS, responses.PATH, responses.INPUT_TOKENS, "/v1/models")
@@ -103,7 +105,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     for path, respond in ENDPOINTS.items():
         app.add_route(path, partial(respond, service), methods=["POST"])
     by_path: dict[str, dict[str, Endpoint]] = {}
-    for path, method, endpoint in responses.ResponsesApi(service).routes():
+    for path, method, endpoint in responses.ResponsesPaths(service).routes():
         by_path.setdefault(path, {})[method] = endpoint
     for path, endpoints in by_path.items():
         app.add_route(path, _by_method(endpoints), methods=list(endpoints))

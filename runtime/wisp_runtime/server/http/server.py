@@ -24,6 +24,7 @@ from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.parsing.defaults import notes_of, read_defaults
+from wisp_runtime.server.parsing.strict_model import build
 from wisp_runtime.server.pooling.settings import read_pooling
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.startup_log import POLL_S, failure_of, say
@@ -131,6 +132,7 @@ async def _open(service: Service, bootstrap: BootstrapApp) -> None:
         defaults = await asyncio.to_thread(read_defaults, path, tokenizer, config.generation_config)
         names = (*config.names, config.model)
         service.pooling = await asyncio.to_thread(read_pooling, path, names, tokenizer)
+        await asyncio.to_thread(_build_models)
         service.open(path, tokenizer, await compiling, defaults)
     finally:
         compiling.cancel()
@@ -140,9 +142,18 @@ async def _open(service: Service, bootstrap: BootstrapApp) -> None:
 
 
 def _import_app(service: Service) -> ASGIApp:
-    from wisp_runtime.server.api.app import create_app  # pydantic's models: half of this process's start-up
+    from wisp_runtime.server.api.app import create_app  # FastAPI: half of this process's start-up
 
     return create_app(service)
+
+
+def _build_models() -> None:
+    """Build the models of most requests' bodies, so that the first request does not wait for it."""
+    from wisp_runtime.server.parsing.chat_request import ChatRequest
+    from wisp_runtime.server.parsing.completion_request import CompletionRequest
+
+    for model in (ChatRequest, CompletionRequest):
+        build(model)
 
 
 def _resolve(config: ServeConfig) -> Path:

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from wisp_plan.distribution import version
 from wisp_runtime.server.openapi.operation import Operation
 from wisp_runtime.server.openapi.operations import OPERATIONS
+from wisp_runtime.server.parsing.strict_model import build
 
 REFERENCE = "#/components/schemas/{model}"
 JSON = "application/json"
@@ -73,6 +74,7 @@ def _described(operation: Operation, schemas: _Schemas, names: Sequence[str]) ->
     if parameters:
         described["parameters"] = parameters
     if operation.body is not None:
+        build(operation.body)
         schema = schemas.of(operation.body)
         _restrict_model(schema, names)
         described["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}}}

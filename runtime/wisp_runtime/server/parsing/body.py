@@ -16,6 +16,7 @@ from wisp_http.json_scan import JsonLimits, JsonRefused, JsonScan, JsonTooComple
 from wisp_runtime.server.api.errors import ApiError, bad_request
 from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.parsing.hints.wording import explained
+from wisp_runtime.server.parsing.strict_model import build, is_built
 
 MAX_LENGTH_DIGITS = 18
 MAX_BODY_BYTES = 8 << 20  # at most: less where the context is short, see body_limit
@@ -48,6 +49,8 @@ async def read_body(request: Request, model: type[AnyModel], max_bytes: int = MA
     _check_content_type(request.headers.get("content-type"))
     _check_content_encoding(request.headers.get("content-encoding"))
     data = await _read_bytes(request, max_bytes)
+    if not is_built(model):
+        await asyncio.to_thread(build, model)
     if len(data) > LONG_BODY_BYTES:
         return await asyncio.to_thread(parse_body, data, model)
     return parse_body(data, model)

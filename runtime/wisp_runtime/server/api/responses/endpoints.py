@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from http import HTTPStatus
 
@@ -31,13 +31,9 @@ from wisp_runtime.server.parsing.responses.request import ENCRYPTED, LOGPROBS, R
 from wisp_runtime.server.parsing.responses.tools import namespaces_of
 from wisp_runtime.server.service import Service
 
-PATH = "/v1/responses"
-INPUT_TOKENS = f"{PATH}/input_tokens"
 RETRY_S = 5
 
 log = logging.getLogger(__name__)
-
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class ResponsesApi:
@@ -51,18 +47,6 @@ class ResponsesApi:
         self._service = service
         self._store = ResponseStore()
         self._runs: dict[str, BackgroundRun] = {}
-
-    def routes(self) -> list[tuple[str, str, Endpoint]]:
-        """Return path, method and endpoint of each route."""
-        one = f"{PATH}/{{id}}"
-        return [
-            (PATH, "POST", self.create),
-            (INPUT_TOKENS, "POST", self.input_tokens),
-            (one, "GET", self.retrieve),
-            (one, "DELETE", self.delete),
-            (f"{one}/cancel", "POST", self.cancel),
-            (f"{one}/input_items", "GET", self.input_items),
-        ]
 
     async def create(self, http_request: Request) -> Response:
         """Create a response: complete, as a stream, or in the background."""
