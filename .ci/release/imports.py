@@ -30,6 +30,13 @@ PROGRAMS = {
         "wisp_runtime.server.http.server",
         "wisp_runtime.engine.startup",
     ),
+    "runtime: server": (
+        "wisp_runtime.cli.main",
+        "wisp_runtime.server.process",
+        "wisp_runtime.server.http.server",
+        "wisp_runtime.server.api.app",
+    ),
+    "runtime: engine": ("wisp_runtime.engine.startup",),
     "wisp": ("wisp_operator.cli.main",),
 }
 PROBE = """
@@ -76,7 +83,7 @@ def main() -> None:
     rows = [row(program) for program in PROGRAMS]
     for line in rows:
         time_and_memory = f"{line['import_cpu_ms']:>5} ms {line['rss_mib']:>4} MiB"
-        print(f"{line['program']:10} {time_and_memory} {line['modules']:>5} modules")
+        print(f"{line['program']:16} {time_and_memory} {line['modules']:>5} modules")
     if "--record" in sys.argv:
         commit = subprocess.run(
             ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True

@@ -7,6 +7,7 @@ import json
 import os
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wisp_plan.checkpoint.index import (
     INDEX_FILE,
@@ -19,15 +20,18 @@ from wisp_plan.checkpoint.index import (
     read_headers,
 )
 from wisp_plan.errors import CheckpointMissing, ConfigMissing
-from wisp_plan.families.config import MAX_CONFIG_BYTES, parse_config_text
+from wisp_plan.families.config_files import CONFIG_FILE, MAX_CONFIG_BYTES
 from wisp_plan.families.generation import (
     GENERATION_FILE,
     MAX_GENERATION_BYTES,
     GenerationConfig,
     parse_generation_text,
 )
-from wisp_plan.gguf.model import CONFIG_FILE, SUFFIX, GGUFModel, files_of, read_model
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.gguf.files import SUFFIX, files_of
+
+if TYPE_CHECKING:
+    from wisp_plan.gguf.model import GGUFModel
+    from wisp_plan.spec.model import ModelSpec
 
 
 def gguf_model(path: Path) -> GGUFModel | None:
@@ -39,7 +43,11 @@ def gguf_model(path: Path) -> GGUFModel | None:
         ConfigInvalid: an unsupported model.
     """
     files = files_of(path)
-    return read_model(files, _source) if files else None
+    if not files:
+        return None
+    from wisp_plan.gguf.model import read_model
+
+    return read_model(files, _source)
 
 
 def read_config(folder: Path) -> ModelSpec:
@@ -62,6 +70,10 @@ def read_config(folder: Path) -> ModelSpec:
         raise ConfigMissing(f"{path} is not there. Point at a folder that holds a model.") from error
     except OSError as error:
         raise ConfigMissing(f"{path} cannot be read: {error.strerror}.") from error
+    from wisp_plan.families.config import (
+        parse_config_text,  # every family: the server's process asks for none
+    )
+
     return parse_config_text(text, str(folder), lambda name: _read_beside(folder / name))
 
 

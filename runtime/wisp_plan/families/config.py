@@ -14,9 +14,10 @@ from dataclasses import replace
 
 from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
 from wisp_plan.families import llama, mistral, qwen2, qwen3
+from wisp_plan.families.config_files import MAX_CONFIG_BYTES, OWN_FILES
 from wisp_plan.families.reader import REMEDY, ConfigReader
 from wisp_plan.json_object import count_values, shorten
-from wisp_plan.quantization.config import OWN_FILES, read_own_file, read_quantization
+from wisp_plan.quantization.config import read_own_file, read_quantization
 from wisp_plan.quantization.scheme import Quantization
 from wisp_plan.spec.model import ModelSpec
 
@@ -31,7 +32,6 @@ TRANSLATORS: dict[str, Translator] = {family.ARCHITECTURE: family.translate for 
 
 SUPPORTED_ARCHITECTURES = tuple(TRANSLATORS)
 
-MAX_CONFIG_BYTES = 1 << 20
 MAX_CONFIG_VALUES = 100_000
 
 

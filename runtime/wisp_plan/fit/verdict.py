@@ -7,11 +7,10 @@ the memory that is really free); both call :func:`check`.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.fit.concurrency import resolve
-from wisp_plan.fit.remedies import Remedy, find_remedies
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import Candidate, allocate
 from wisp_plan.kv_formats.layers import KvLayers
@@ -23,7 +22,10 @@ from wisp_plan.weights.held import BF16
 from wisp_plan.weights.stored import spec_as_stored
 from wisp_plan.weights.tensors import check_tensors
 
-__all__ = ["Fit", "FitRequest", "Remedy", "check"]
+if TYPE_CHECKING:
+    from wisp_plan.fit.remedies import Remedy
+
+__all__ = ["Fit", "FitRequest", "check"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def check(
     candidate = resolve(spec, request, available_bytes)
     request = replace(request, max_concurrent=candidate.required.options.max_concurrent)
     fits = candidate.fits and request.has_kernels
-    remedies = () if fits else find_remedies(spec, request, candidate)
+    remedies = () if fits else _remedies(spec, request, candidate)
     ledger = allocate(spec, request, candidate) if fits else candidate.required
     return Fit(
         fits=fits,
@@ -161,6 +163,12 @@ def check(
         remedies=remedies,
         basis="config" if tensors is None else "checkpoint",
     )
+
+
+def _remedies(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> tuple[Remedy, ...]:
+    from wisp_plan.fit.remedies import find_remedies  # with the catalogue of GPUs
+
+    return find_remedies(spec, request, candidate)
 
 
 def _message(

@@ -1,11 +1,7 @@
-"""A model in GGUF: its file, or the only one of a folder, or the parts of one that was split.
-
-The header alone is read: dimensions, tensors, and where the tokenizer lies in the metadata.
-"""
+"""A model in GGUF, read from the headers of its files: dimensions, tensors, and where its tokenizer lies."""
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 
 from wisp_plan.checkpoint.header import Header, TensorInfo
-from wisp_plan.checkpoint.index import MAX_FILES, Source, TensorIndex, combine
-from wisp_plan.errors import CheckpointMissing, ConfigInvalid, ConfigMissing
+from wisp_plan.checkpoint.index import Source, TensorIndex, combine
+from wisp_plan.errors import CheckpointMissing, ConfigInvalid
 from wisp_plan.families.config import parse_config
 from wisp_plan.gguf.config import ROPE_FACTORS, config, family_of, generation_config, unpack_factors
 from wisp_plan.gguf.header import GGUFHeader, read_header
@@ -24,10 +20,6 @@ from wisp_plan.quantization.gguf import quantization_of
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 
-SUFFIX = ".gguf"
-CONFIG_FILE = "config.json"
-_PART = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
-_MAX_NAMED = 3
 _MAX_FACTOR_BYTES = 4096
 
 OpenFile = Callable[[Path], Source]
@@ -63,53 +55,11 @@ def convert_command(file: Path) -> str:
     return f"wisp-runtime convert {shlex.quote(str(file))} {shlex.quote(str(file.with_suffix('')))}"
 
 
-def files_of(path: Path) -> tuple[Path, ...]:
-    """Return the GGUF files of the model at ``path``; none if it is a folder of another format, or not there.
-
-    Raises:
-        ConfigMissing: a folder with several models.
-        CheckpointMissing: a part is missing.
-    """
-    if path.suffix == SUFFIX and path.is_file():
-        return _parts(path)
-    if not path.is_dir() or (path / CONFIG_FILE).exists():
-        return ()
-    files = sorted(file for file in path.iterdir() if file.suffix == SUFFIX and file.is_file())
-    models = [
-        file for file in files if (part := _PART.fullmatch(file.name)) is None or int(part["number"]) == 1
-    ]
-    if len(models) > 1:
-        named = ", ".join(file.name for file in models[:_MAX_NAMED])
-        more = ", …" if len(models) > _MAX_NAMED else ""
-        raise ConfigMissing(
-            f"{path} holds no {CONFIG_FILE}, but several models in GGUF ({named}{more}). Name "
-            f"the file: {models[0]}."
-        )
-    return _parts((models or files)[0]) if files else ()
-
-
-def _parts(file: Path) -> tuple[Path, ...]:
-    part = _PART.fullmatch(file.name)
-    if part is None:
-        return (file,)
-    count = int(part["count"])
-    if count > MAX_FILES:
-        raise CheckpointMissing(f"{file} is one of {count} parts; at most {MAX_FILES} are read. Use another.")
-    names = [f"{part['name']}-{number:05}-of-{part['count']}{SUFFIX}" for number in range(1, count + 1)]
-    missing = [name for name in names if not (file.parent / name).is_file()]
-    if missing:
-        raise CheckpointMissing(
-            f"{file.parent}: {len(missing)} of the {count} parts of the model are missing, among them "
-            f"{missing[0]}. Download it again."
-        )
-    return tuple(file.parent / name for name in names)
-
-
 def read_model(files: Sequence[Path], open_file: OpenFile) -> GGUFModel:
     """Read the headers of a model's files.
 
     Args:
-        files: result of :func:`files_of`, not empty.
+        files: result of :func:`.files.files_of`, not empty.
         open_file: opener of a file.
 
     Raises:

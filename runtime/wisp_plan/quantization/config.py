@@ -1,16 +1,18 @@
 """Methods of quantization: reading a ``quantization_config``, and the tensors of its layers.
 
-Each method is a module beside this file: ``METHOD``, ``read`` and ``parts``.
+Each method is a module beside this file: ``METHOD``, ``read`` and ``parts``. It is imported when
+a checkpoint has it.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
+from wisp_plan.families.config_files import OWN_FILES
 from wisp_plan.families.reader import ConfigReader
-from wisp_plan.quantization import awq, compressed_tensors, fp8, gguf, gptq, modelopt, mxfp4
 from wisp_plan.quantization.scheme import Quantization, Scheme
 from wisp_plan.quantization.scheme_reader import not_read
 from wisp_plan.quantization.stored_format import StoredFormat, StoredPart
@@ -29,18 +31,26 @@ class Method:
     parts: Callable[[Scheme], Iterable[StoredPart]]
 
 
+def _method(module: str) -> Method:
+    """Return the method of a module of this package."""
+    place = f"{__package__}.{module}"
+    return Method(
+        lambda section: importlib.import_module(place).read(section),
+        lambda scheme: importlib.import_module(place).parts(scheme),
+    )
+
+
+MODELOPT, GGUF = "modelopt", "gguf"
 METHODS = {
-    module.METHOD: Method(module.read, module.parts)
-    for module in (fp8, compressed_tensors, gptq, awq, mxfp4, modelopt, gguf)
+    "fp8": _method("fp8"),
+    "compressed-tensors": _method("compressed_tensors"),
+    "gptq": _method("gptq"),
+    "awq": _method("awq"),
+    "mxfp4": _method("mxfp4"),
+    MODELOPT: _method("modelopt"),
+    GGUF: _method("gguf"),
 }
 """Every method by its name; a new one is a file and its name here."""
-
-OWN_FILES = {
-    "hf_quant_config.json": modelopt.METHOD,
-    "quantize_config.json": gptq.METHOD,
-    "quant_config.json": awq.METHOD,
-}
-"""Files of older checkpoints with the section that ``config.json`` lacks; their method if they name none."""
 
 
 def read_quantization(config: ConfigReader) -> Quantization | None:
@@ -68,8 +78,8 @@ def read_own_file(name: str, values: Mapping[str, object]) -> Quantization:
 
 def _read(section: ConfigReader, method: str) -> Quantization:
     method = method.lower()
-    if method.startswith(modelopt.METHOD):  # modelopt_fp4 and others: quant_algo decides
-        method = modelopt.METHOD
+    if method.startswith(MODELOPT):  # modelopt_fp4 and others: quant_algo decides
+        method = MODELOPT
     if method not in METHODS:
         raise not_read(section, "quant_method", method)
     return METHODS[method].read(section)

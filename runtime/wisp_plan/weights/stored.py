@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
-from wisp_plan.quantization import gguf
-from wisp_plan.quantization.config import stored_format
+from wisp_plan.quantization.config import GGUF, stored_format
 from wisp_plan.quantization.layer_names import LayerNames
 from wisp_plan.quantization.scheme import Quantization, Rule
 from wisp_plan.quantization.stored_format import StoredFormat, StoredPart
@@ -92,7 +91,7 @@ def part_sources(weight: WeightSpec, source: WeightSource) -> tuple[PartSource, 
 def _as_stored(
     weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization
 ) -> WeightSpec:
-    is_gguf = quantization.method == gguf.METHOD
+    is_gguf = quantization.method == GGUF
     if weight.role not in _QUANTIZED_ROLES and not (is_gguf and weight.is_matrix):
         return weight
     formats = [_format_of_source(source, tensors, quantization) for source in weight.sources]

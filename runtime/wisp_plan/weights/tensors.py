@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
-from wisp_plan.quantization import gguf
+from wisp_plan.quantization.config import GGUF
 from wisp_plan.quantization.stored_format import VALUES
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES, Role, WeightSpec
@@ -126,7 +126,7 @@ def check_tensors(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> Compari
         claims = [f"{name} is {stored}, must be {wanted}" for name, stored, wanted in result.mismatched]
         faults.append(f"{_count(claims, 'differs', 'differ')}: {_some(claims)}")
     named = f"({spec.architecture}): {'; '.join(faults)}"
-    if spec.quantization is not None and spec.quantization.method == gguf.METHOD:
+    if spec.quantization is not None and spec.quantization.method == GGUF:
         raise TensorsMismatch(f"the tensors do not match the metadata {named}. Download the file again.")
     raise TensorsMismatch(
         f"the checkpoint does not match config.json {named}. "

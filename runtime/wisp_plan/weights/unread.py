@@ -13,7 +13,7 @@ from typing import Literal
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
-from wisp_plan.quantization import gguf
+from wisp_plan.quantization.config import GGUF
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import WeightSpec
@@ -67,7 +67,7 @@ def neutral_tensors(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> tuple
     Raises:
         TensorsMismatch: a quantized layer has a tensor that would change its weights in an unknown way.
     """
-    if spec.quantization is not None and spec.quantization.method == gguf.METHOD:
+    if spec.quantization is not None and spec.quantization.method == GGUF:
         return ()  # its reader refuses tensors that are none of the architecture's
     weights = as_stored(declare(spec), tensors, spec.quantization)
     schemes, read = _layers(weights), set(_read(weights))

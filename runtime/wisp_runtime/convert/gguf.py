@@ -16,7 +16,8 @@ from typing import Literal
 
 from wisp_plan.checkpoint.index import SINGLE_FILE
 from wisp_plan.errors import PlanError
-from wisp_plan.gguf.model import SUFFIX, GGUFModel
+from wisp_plan.gguf.files import SUFFIX
+from wisp_plan.gguf.model import GGUFModel
 from wisp_plan.weights.tensors import check_tensors
 from wisp_runtime.convert.gguf_model import open_gguf, reported
 from wisp_runtime.convert.gguf_tensors import pending_tensors

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from wisp_plan.checkpoint.directory import gguf_model
 from wisp_plan.errors import CheckpointInvalid, CheckpointMissing, ConfigMissing, PlanError
-from wisp_plan.gguf.model import GGUFModel
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
+
+if TYPE_CHECKING:
+    from wisp_plan.gguf.model import GGUFModel
 
 
 def open_gguf(path: Path) -> GGUFModel | None:

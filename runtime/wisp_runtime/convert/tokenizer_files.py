@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wisp_plan.gguf.model import GGUFModel
 from wisp_plan.units import format_size
 from wisp_runtime.convert.gguf_model import open_gguf, reported
 from wisp_runtime.errors import TokenizerUnreadable
 from wisp_runtime.sources.listing import MAX_TEXT_BYTES
+
+if TYPE_CHECKING:
+    from wisp_plan.gguf.model import GGUFModel
 
 TOKENIZER, SETTINGS = "tokenizer.json", "tokenizer_config.json"
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
@@ -24,12 +25,11 @@ from wisp_plan.weights.sizes import parameters
 from wisp_runtime.config import STEP_SEQUENCES, DecodePath, ServeConfig
 from wisp_runtime.engine.constrained.compiler import GrammarCompiler, compiler_of
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
-from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.execution.pooling import pooling_kinds
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
-from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy, watch_co_running
 from wisp_runtime.engine.phases import Report, phase
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
@@ -37,8 +37,6 @@ from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Ready, SamplingParams, Submit
 from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
 from wisp_runtime.layers.cache import KvScales, allocate
-from wisp_runtime.models.kv_calibration import calibrate
-from wisp_runtime.models.kv_scales import read_kv_scales
 from wisp_runtime.models.load import open_checkpoint, read_spec
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops import registry
@@ -101,9 +99,10 @@ def start(config: ServeConfig, report: Report) -> Engine:
         progress.note = fit.ledger.weight_description
     limits = replace(limits_of(spec, config, fit), poolings=pooling_kinds(device.stream))
     with phase("kernels", report) as progress:
-        calibration = calibrate(model, device.ops, fit.kv, read_kv_scales(path, spec, fit.kv.inner))
-        progress.note = calibration.note
-        runner, strategy = make_runner(model, device, fit, limits, config.decode_path, calibration.scales)
+        scales: KvScales = {}
+        if fit.kv.inner.has_layer_scale:
+            scales, progress.note = _kv_scales(path, model, device, fit)
+        runner, strategy = make_runner(model, device, fit, limits, config.decode_path, scales)
     with phase("firstToken", report):
         smoke_test(runner, limits)
     scheduler = make_scheduler(limits)
@@ -119,28 +118,14 @@ def start(config: ServeConfig, report: Report) -> Engine:
         hidden_size=spec.hidden,
         poolings=limits.poolings,
     )
-    compiler = compiler_of(path, spec)
-    return Engine(scheduler, runner, ready, watch_co_running(runner, strategy, device), compiler)
+    watch = watch_co_running(runner, strategy, device)
+    return Engine(scheduler, runner, ready, watch, compiler_of(path, spec))
 
 
 def kernel_set(name: str, fit: Fit) -> str:
     """Return the name of a device's kernels with the weights' formats: ``hopper/common/int4, bf16``."""
     folder, slash, _ = name.rpartition("/")
     return f"{folder}/{fit.quantization}" if slash else name
-
-
-def watch_co_running(runner: Runner, strategy: DecodeStrategy, device: Device) -> CoRunningCheck | None:
-    """Check before each step whether the persistent kernel may run; None where there is nothing to check.
-
-    In deterministic mode nothing is checked after the start: a row that changed paths would change its bits.
-    """
-    if not isinstance(runner, DeviceRunner) or strategy.is_deterministic:
-        return None
-    if runner.forward_pass.persistent is None:
-        return None
-    check = CoRunningCheck(runner.forward_pass.persistent, device.co_running_processes)
-    runner.before_step = check
-    return check
 
 
 def _watch_for_gpu(device: str, context: ContextPrefetch | None, progress: Progress) -> Progress:
@@ -227,6 +212,15 @@ def smoke_test(runner: Runner, limits: Limits) -> None:
         raise WeightsUnreadable(f"the first step failed: {event.message}.")
 
 
+def _kv_scales(path: Path, model: Model, device: Device, fit: Fit) -> tuple[KvScales, str]:
+    """Return the scales of keys and values by layer, and words on them for the start-up log."""
+    from wisp_runtime.models.kv_calibration import calibrate
+    from wisp_runtime.models.kv_scales import read_kv_scales
+
+    calibration = calibrate(model, device.ops, fit.kv, read_kv_scales(path, model.spec, fit.kv.inner))
+    return calibration.scales, calibration.note
+
+
 def make_runner(
     model: Model,
     device: Device,
@@ -254,6 +248,8 @@ def make_runner(
     if device.stream is None or device.sampler is None:
         on_host = CpuRunner(model, cache, ops.sample)
         return on_host, select_strategy(requested, on_host.forward_pass, ops, limits, 0)
+    from wisp_runtime.engine.execution.device_runner import DeviceRunner
+
     runner = DeviceRunner(model, cache, device.sampler, device.stream, limits)
     co_running = device.co_running_processes()
     strategy = select_strategy(requested, runner.forward_pass, ops, limits, co_running)

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 
 from wisp_plan.distribution import install_command
 from wisp_runtime.errors import GpuUnavailable
-from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.protocol.device import ContextPrefetch, Device
 
 DeviceFactory = Callable[[int | None], Device]
@@ -31,7 +30,7 @@ def unregister(name: str) -> None:
 
 def start_context(device: str) -> ContextPrefetch | None:
     """Start making the context of a GPU, if ``device`` may mean one: it takes longer than anything else."""
-    return context_prefetch.ContextPrefetch() if device in ("auto", "cuda") else None
+    return _prefetch() if device in ("auto", "cuda") else None
 
 
 def open_device(device: str, *, threads: int | None = None, context: ContextPrefetch | None = None) -> Device:
@@ -55,8 +54,14 @@ def _can_serve(context: ContextPrefetch | None) -> bool:
     """Return whether CuPy is installed and the GPU computes in bf16."""
     if find_spec("cupy") is None:
         return False
-    capability = (context or context_prefetch.ContextPrefetch()).wait()
+    capability = (context or _prefetch()).wait()
     return capability is not None and capability >= _MIN_CAPABILITY
+
+
+def _prefetch() -> ContextPrefetch:
+    from wisp_runtime.ops.cuda.device import context_prefetch
+
+    return context_prefetch.ContextPrefetch()
 
 
 def _cpu(threads: int | None) -> Device:

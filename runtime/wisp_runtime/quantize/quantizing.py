@@ -10,7 +10,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
-from wisp_plan.gguf.model import CONFIG_FILE, SUFFIX, convert_command
+from wisp_plan.families.config_files import CONFIG_FILE
+from wisp_plan.gguf.files import SUFFIX
+from wisp_plan.gguf.model import convert_command
 from wisp_runtime.errors import ConfigError, ModelUnsupported, TokenizerUnreadable
 from wisp_runtime.models.load import Checkpoint, open_checkpoint, read_spec
 from wisp_runtime.models.text_tokens import read_tokens

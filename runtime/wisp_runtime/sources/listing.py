@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Protocol
 
-from wisp_plan.quantization.config import OWN_FILES
+from wisp_plan.families.config_files import OWN_FILES
 from wisp_plan.units import format_size
 from wisp_runtime.errors import ModelUnsupported, SourceUnreachable
 

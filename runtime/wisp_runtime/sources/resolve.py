@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from wisp_plan.gguf.model import SUFFIX
+from wisp_plan.gguf.files import SUFFIX
 from wisp_runtime.config import storage_settings
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported
 

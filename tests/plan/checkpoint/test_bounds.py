@@ -22,7 +22,8 @@ from wisp_plan.errors import (
     HeaderInvalid,
     PlanError,
 )
-from wisp_plan.families.config import MAX_CONFIG_BYTES, parse_config, parse_config_text
+from wisp_plan.families.config import parse_config, parse_config_text
+from wisp_plan.families.config_files import MAX_CONFIG_BYTES
 from wisp_plan.families.reader import MAX_VALUES
 from wisp_plan.json_object import MAX_JSON_VALUES, parse_object
 

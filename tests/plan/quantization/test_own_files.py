@@ -9,7 +9,7 @@ import pytest
 
 from wisp_plan.checkpoint.directory import read_config
 from wisp_plan.errors import ConfigDamaged, ConfigInvalid
-from wisp_plan.families.config import MAX_CONFIG_BYTES
+from wisp_plan.families.config_files import MAX_CONFIG_BYTES
 from wisp_plan.quantization.awq import NIBBLE_ROWS
 from wisp_plan.quantization.scheme import Quantization, Scheme
 

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 from toy_engine import VOCAB, ToyModel, toy_runner, toy_sample
 
-from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_runtime.batch import Batch, StepKind
 from wisp_runtime.engine.execution.device_runner import DeviceRunner
 from wisp_runtime.engine.scheduling.plan import Limits

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from fake_device import FakeStream
 
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_plan.memory.buffers.gpu import gpu_buffers
-from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_plan.units import GIB
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.errors import GpuOutOfMemory, KernelsMissing

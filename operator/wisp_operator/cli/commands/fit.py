@@ -21,7 +21,7 @@ from wisp_operator.local.machine import hardware
 from wisp_operator.local.pod_template import Device as Choice
 from wisp_plan.errors import PlanError, UnknownCard
 from wisp_plan.fit.verdict import Fit
-from wisp_plan.gguf.model import SUFFIX
+from wisp_plan.gguf.files import SUFFIX
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
 

@@ -26,9 +26,10 @@ from wisp_plan.checkpoint.index import (
     read_tensor_index,
 )
 from wisp_plan.errors import ConfigDamaged
-from wisp_plan.families.config import MAX_CONFIG_BYTES, parse_config_text
-from wisp_plan.gguf.model import CONFIG_FILE, SUFFIX
-from wisp_plan.gguf.model import files_of as files_of_gguf
+from wisp_plan.families.config import parse_config_text
+from wisp_plan.families.config_files import CONFIG_FILE, MAX_CONFIG_BYTES
+from wisp_plan.gguf.files import SUFFIX
+from wisp_plan.gguf.files import files_of as files_of_gguf
 from wisp_plan.json_object import shorten
 from wisp_plan.spec.model import ModelSpec
 

@@ -12,7 +12,7 @@ from typing import Any
 from wisp_operator.api import InferenceModel
 from wisp_operator.desired.labels import cache_claim
 from wisp_operator.desired.settings import BuildSettings
-from wisp_plan.gguf.model import SUFFIX
+from wisp_plan.gguf.files import SUFFIX
 
 CACHE_DIR = "/cache"
 MODELS_DIR = "/models"

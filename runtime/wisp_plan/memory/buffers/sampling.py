@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
-
-MAX_ALTERNATIVES = 20
-"""Alternatives to a token that a client may request, as OpenAI's may; a step that reports any reports all."""
 
 BINS, CANDIDATES = 3584, 4096
 """Bins of a row's histogram, tokens that are sorted; the kernels' manifest has both too."""

@@ -22,12 +22,13 @@ from wisp_runtime.engine.constrained.constraint import Constraint
 from wisp_runtime.engine.constrained.grammar import Grammar, reason
 from wisp_runtime.engine.constrained.limits import parser_limits
 from wisp_runtime.engine.constrained.thinking import thinking_of
-from wisp_runtime.engine.constrained.vocabulary import Vocabulary, read_vocabulary
 from wisp_runtime.engine.transport.messages import Submit
 from wisp_runtime.errors import RuntimeFailure
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
+
+    from wisp_runtime.engine.constrained.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,13 @@ class GrammarCompiler:
 
 def compiler_of(path: Path, spec: ModelSpec) -> GrammarCompiler:
     """Return the compiler for the model at ``path``: a folder, or a GGUF file."""
-    return GrammarCompiler(lambda: read_vocabulary(path, spec.vocab, spec.eos_token_ids))
+
+    def read() -> Vocabulary:
+        from wisp_runtime.engine.constrained.vocabulary import read_vocabulary
+
+        return read_vocabulary(path, spec.vocab, spec.eos_token_ids)
+
+    return GrammarCompiler(read)
 
 
 def _constraint(request: Submit, compiled: Compiled) -> Constraint | str:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_plan.memory.batch_buckets import bucket_for, buckets
 from wisp_plan.memory.buffers.inputs import block_tables, packed_bytes
-from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
 from wisp_runtime.batch import Array, Batch, Sampled, StepKind
 from wisp_runtime.engine.cache.block_table import BlockTables
 from wisp_runtime.engine.execution.packing import (

@@ -17,12 +17,13 @@ from wisp_plan.units import GIB
 from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath, decode_hang
 from wisp_runtime.engine.execution.forward import ForwardPass
-from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED
-from wisp_runtime.engine.persistent.self_test import compare_logits
+from wisp_runtime.engine.execution.runner import Runner
+from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops.protocol.attention import KvEncoding
+from wisp_runtime.ops.protocol.device import Device
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
@@ -94,6 +95,8 @@ def select_strategy(
     model, why_not = forward_pass.model, _refusal(requested, forward_pass, limits, co_running)
     kernel = why_not or load_persistent(model, ops, limits.max_running, forward_pass.cache.encodings)
     if not isinstance(kernel, str):
+        from wisp_runtime.engine.persistent.self_test import compare_logits
+
         best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
         why = None
         if not limits.separate_prefill_decode:
@@ -148,3 +151,19 @@ def _refusal(requested: DecodePath, forward_pass: ForwardPass, limits: Limits, c
     if co_running:
         return WHY_SUSPENDED
     return None
+
+
+def watch_co_running(runner: Runner, strategy: DecodeStrategy, device: Device) -> CoRunningCheck | None:
+    """Check before each step whether the persistent kernel may run; None where there is nothing to check.
+
+    In deterministic mode nothing is checked after the start: a row that changed paths would change its bits.
+    """
+    if strategy.is_deterministic or strategy.path != "persistent":
+        return None
+    from wisp_runtime.engine.execution.device_runner import DeviceRunner
+
+    if not isinstance(runner, DeviceRunner) or runner.forward_pass.persistent is None:
+        return None
+    check = CoRunningCheck(runner.forward_pass.persistent, device.co_running_processes)
+    runner.before_step = check
+    return check

@@ -19,13 +19,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wisp_http.base_url import meant_path
-from wisp_runtime.server.api.anthropic.models import model_info, model_list
 from wisp_runtime.server.api.chat import chat_completions
 from wisp_runtime.server.api.completions import completions
 from wisp_runtime.server.api.dialects import ANTHROPIC, dialect_of, error_response
 from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.api.responses import paths as responses
-from wisp_runtime.server.http.first_request import ServiceEndpoint, at_first_request
+from wisp_runtime.server.http.first_request import ServiceEndpoint, at_first_request, imported
 from wisp_runtime.server.http.health import health_endpoints
 from wisp_runtime.server.http.request_id import id_of, with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
@@ -34,6 +33,7 @@ from wisp_runtime.server.service import Service
 log = logging.getLogger(__name__)
 
 _API = "wisp_runtime.server.api"
+_ANTHROPIC_MODELS = f"{_API}.anthropic.models"
 _rerank = at_first_request(f"{_API}.scores", "rerank")
 _score = at_first_request(f"{_API}.scores", "score")
 _tokenize = at_first_request(f"{_API}.tokenization", "tokenize")
@@ -89,15 +89,16 @@ def _without_request(respond: Callable[[], Response]) -> Endpoint:
 def _add_api(app: FastAPI, service: Service) -> None:
     async def models(request: Request) -> Response:
         if dialect_of(request.scope) is ANTHROPIC:
-            return JSONResponse(model_list(service, request.query_params))
+            return JSONResponse((await imported(_ANTHROPIC_MODELS)).model_list(service, request.query_params))
         data = [_described(name, service) for name in service.config.names]
         return JSONResponse({"object": "list", "data": data})
 
     async def one_model(request: Request) -> Response:
         name = request.path_params["name"]
         service.check_name(name)
-        describe = model_info if dialect_of(request.scope) is ANTHROPIC else _described
-        return JSONResponse(describe(name, service))
+        if dialect_of(request.scope) is ANTHROPIC:
+            return JSONResponse((await imported(_ANTHROPIC_MODELS)).model_info(name, service))
+        return JSONResponse(_described(name, service))
 
     app.add_route(OPENAPI, _OpenApi(service).respond, methods=["GET"])
     app.add_route("/v1/models", models, methods=["GET"])

@@ -32,8 +32,6 @@ from wisp_runtime.server.parsing.tools import ToolUse, tool_use
 from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service, TextCodec
-from wisp_runtime.server.structured.structure import either
-from wisp_runtime.server.structured.tool_calls import tool_constraint
 from wisp_runtime.server.text.call_ids import with_call_ids
 from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
@@ -130,10 +128,14 @@ async def _constraint(service: Service, request: ChatRequest, tools: ToolUse) ->
             "The markup in which this model writes calls is not known: name it with --tool-parser "
             "(spec.runtime.toolParser).",
         )
+    from wisp_runtime.server.structured.tool_calls import tool_constraint  # with grammars of markup
+
     special = tokenizer.grammar_tokens(tool_format.markers)
     if constraint is None or tools.is_required:
         return await tool_constraint(service.grammars, tools, tool_format, special)
     calls = await tool_constraint(service.grammars, replace(tools, is_required=True), tool_format, special)
+    from wisp_runtime.server.structured.structure import either
+
     assert calls is not None, "required calls have a grammar"
     return either(calls, constraint)
 

@@ -16,7 +16,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from wisp_http.base_url import meant_path
-from wisp_runtime.server.api.anthropic import errors as anthropic
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.http.request_id import HEADER, id_of
 
@@ -39,8 +38,14 @@ class Dialect:
     id_headers: tuple[bytes, ...]
 
 
+def _anthropic_body(error: ApiError, request_id: str) -> dict[str, Any]:
+    from wisp_runtime.server.api.anthropic.errors import error_body  # few start for Anthropic's clients
+
+    return error_body(error, request_id)
+
+
 OPENAI = Dialect(lambda error, _: error.body(), error_event="", id_headers=(HEADER,))
-ANTHROPIC = Dialect(anthropic.error_body, error_event="error", id_headers=(HEADER, b"request-id"))
+ANTHROPIC = Dialect(_anthropic_body, error_event="error", id_headers=(HEADER, b"request-id"))
 
 
 def dialect_of(scope: Scope) -> Dialect:

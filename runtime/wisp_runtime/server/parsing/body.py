@@ -15,7 +15,6 @@ from starlette.requests import ClientDisconnect, Request
 from wisp_http.json_scan import JsonLimits, JsonRefused, JsonScan, JsonTooComplex
 from wisp_runtime.server.api.errors import ApiError, bad_request
 from wisp_runtime.server.http.sse import ClientLeft
-from wisp_runtime.server.parsing.hints.wording import explained
 from wisp_runtime.server.parsing.strict_model import build, is_built
 
 MAX_LENGTH_DIGITS = 18
@@ -212,4 +211,6 @@ def _too_large(max_bytes: int) -> ApiError:
 def _explain(detail: ErrorDetails, model: type[BaseModel]) -> ApiError:
     """Return the first validation error as the API's error."""
     param = ".".join(str(place) for place in detail["loc"] if not str(place).startswith("("))  # a tag
+    from wisp_runtime.server.parsing.hints.wording import explained
+
     return explained(detail, param, model)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, field_validator
 
-from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_runtime.server.parsing.generation_request import MAX_CHOICES, GenerationRequest
 from wisp_runtime.server.parsing.hints import foreign_fields
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from wisp_plan.families.generation import MAX_REPETITION, MIN_REPETITION
-from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_runtime.server.answers.repetition import RepetitionRule
 from wisp_runtime.server.api.errors import unsupported
 from wisp_runtime.server.parsing.refusals import without_refused

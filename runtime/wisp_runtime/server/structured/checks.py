@@ -8,13 +8,14 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wisp_runtime.engine.constrained.limits import MAX_GRAMMAR_BYTES, MAX_PROPERTIES, why_refused
 from wisp_runtime.server.api.errors import ApiError, bad_request, unavailable
 from wisp_runtime.server.structured.fields import StructuredFields
-from wisp_runtime.server.structured.places import places_of
-from wisp_runtime.server.structured.structure import Structure, structure_of
+
+if TYPE_CHECKING:
+    from wisp_runtime.server.structured.structure import Structure
 
 MAX_CHECK_S = 2.0
 MAX_QUEUE_S = 10.0
@@ -48,6 +49,10 @@ class GrammarChecks:
         Raises:
             ApiError: as of :func:`.structure.structure_of` and :meth:`check`.
         """
+        if not request.model_fields_set & StructuredFields.model_fields.keys():
+            return None
+        from wisp_runtime.server.structured.structure import structure_of  # few requests prescribe a format
+
         structure = structure_of(request)
         if structure is None:
             return None
@@ -108,6 +113,8 @@ def refused(param: str, why: str, places: Sequence[str] = ()) -> ApiError:
 
 
 def _places(why: str, grammar: str) -> list[str]:
+    from wisp_runtime.server.structured.places import places_of
+
     [part, *others] = json.loads(grammar)["grammars"]
     return [] if others or "json_schema" not in part else places_of(why, part["json_schema"])
 

@@ -12,10 +12,10 @@ import pytest
 from wisp_plan.memory.cache import one_pool
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.persistent.co_running import CHECK_EVERY_S, RESUME_AFTER_S, CoRunningCheck
-from wisp_runtime.engine.persistent.strategy import DecodeStrategy
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy, watch_co_running
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.engine.startup import Engine, watch_co_running
+from wisp_runtime.engine.startup import Engine
 from wisp_runtime.engine.transport.messages import Load, Ready, Submit
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,45 +14,38 @@ from wisp_runtime.server.http import first_request
 
 SUPPORT = Path(__file__).parents[2] / "support"
 SLOW = """
-import time
-from pathlib import Path
-with Path(__file__).with_suffix(".log").open("a") as log:
-    log.write("imported\\n")
-time.sleep(0.2)
+import gate
+gate.begun.append(1)
+assert gate.opened.wait(60), "the event loop has waited for the import"
 async def respond(service, request):
     return service, request
 """
 
 
 @pytest.fixture
-def slow_module(tmp_path, monkeypatch):
-    """A module that takes a while to import, and notes that it was: its name, and its notes."""
+def gate(tmp_path, monkeypatch):
+    """The gate at which the import of the module ``imported_slowly`` waits."""
+    gate = SimpleNamespace(begun=[], opened=Event())
+    monkeypatch.setitem(sys.modules, "gate", gate)
     monkeypatch.setattr(first_request, "_IMPORTED", {})
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "imported_slowly.py").write_text(SLOW)
-    yield "imported_slowly", tmp_path / "imported_slowly.log"
+    yield gate
     sys.modules.pop("imported_slowly", None)
 
 
-def test_two_first_requests_wait_for_one_import_and_the_event_loop_for_none(slow_module):
-    name, notes = slow_module
-    endpoint = first_request.at_first_request(name, "respond")
-    turns = []
-
-    async def tick():
-        while True:
-            await asyncio.sleep(0.01)
-            turns.append(1)
+def test_two_first_requests_wait_for_one_import_and_the_event_loop_for_none(gate):
+    endpoint = first_request.at_first_request("imported_slowly", "respond")
 
     async def ask():
-        ticking = asyncio.create_task(tick())
-        answers = await asyncio.gather(endpoint("service", 1), endpoint("service", 2))
-        ticking.cancel()
-        return answers
+        asked = asyncio.gather(endpoint("service", 1), endpoint("service", 2))
+        while not gate.begun:
+            await asyncio.sleep(0.01)
+        gate.opened.set()
+        return await asked
 
     assert asyncio.run(ask()) == [("service", 1), ("service", 2)]
-    assert notes.read_text() == "imported\n"
-    assert len(turns) >= 3
+    assert gate.begun == [1]
 
 
 ASK_EVERYTHING_AT_ONCE = """

@@ -15,11 +15,11 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.sampling import (
     ENTRY_BYTES,
     HEADER_BYTES,
-    MAX_ALTERNATIVES,
     ROW_BYTES,
     max_entries,
     sampling_rows,

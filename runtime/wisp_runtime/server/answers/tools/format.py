@@ -61,10 +61,6 @@ class ToolFormat(Protocol):
     markers: tuple[str, ...]
     splits_thinking: bool
 
-    def is_used_by(self, template: str) -> bool:
-        """Return whether the source of a chat template shows that its model writes this markup."""
-        ...
-
     def parser(self, tools: Sequence[Tool], /) -> ToolParser:
         """Return a parser for one answer; the tools' schemas type values where the markup has no types."""
         ...

@@ -34,10 +34,6 @@ class Harmony:
     markers: tuple[str, ...] = (START, CHANNEL, CONSTRAIN, MESSAGE, END, RETURN, CALL)
     splits_thinking = True
 
-    def is_used_by(self, template: str) -> bool:
-        """Return whether a template writes channels."""
-        return CHANNEL in template and MESSAGE in template
-
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return HarmonyParser(tools)

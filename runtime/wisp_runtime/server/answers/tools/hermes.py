@@ -22,10 +22,6 @@ class Hermes:
     markers: tuple[str, ...] = (OPENER, CLOSER)
     splits_thinking = False
 
-    def is_used_by(self, template: str) -> bool:
-        """Return whether a template shows calls as JSON in ``<tool_call>``, not as XML (Qwen3-Coder, GLM)."""
-        return OPENER in template and "<function=" not in template and "<arg_key>" not in template
-
     def parser(self, _tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return JsonCallsParser((OPENER,), (CLOSER,))

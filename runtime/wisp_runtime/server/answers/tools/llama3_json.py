@@ -25,10 +25,6 @@ class Llama3Json:
     markers: tuple[str, ...] = (OPENER,)
     splits_thinking = False
 
-    def is_used_by(self, template: str) -> bool:
-        """Return whether a template asks for calls with ``parameters``."""
-        return 'Respond in the format {"name": function name, "parameters"' in template
-
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return JsonCallsParser((OPENER,), names=frozenset(tool.name for tool in tools))

@@ -31,10 +31,6 @@ class Mistral:
     markers: tuple[str, ...] = (OPENER, CALL_ID, ARGUMENTS)
     splits_thinking = False
 
-    def is_used_by(self, template: str) -> bool:
-        """Return whether a template writes ``[TOOL_CALLS]``."""
-        return OPENER in template
-
     def parser(self, _tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return MistralParser()

@@ -36,10 +36,6 @@ class Pythonic:
     markers: tuple[str, ...] = (START, END)
     splits_thinking = False
 
-    def is_used_by(self, template: str) -> bool:
-        """Return whether a template asks for a list of calls in Python."""
-        return "[func_name1(param" in template
-
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return PythonicParser(tools)

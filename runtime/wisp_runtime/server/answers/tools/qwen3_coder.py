@@ -37,10 +37,6 @@ class Qwen3Coder:
     markers: tuple[str, ...] = (CALL, CALL_END)
     splits_thinking = False
 
-    def is_used_by(self, template: str) -> bool:
-        """Return whether a template shows functions and parameters as XML."""
-        return all(tag in template for tag in (CALL, FUNCTION, PARAMETER))
-
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
         return Qwen3CoderParser(tools)

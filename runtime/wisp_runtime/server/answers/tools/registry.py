@@ -1,23 +1,72 @@
-"""Formats of tool calls by name, and the choice of one from a model's chat template."""
+"""Formats of tool calls by name, and the choice of one from a model's chat template.
+
+A format is imported when it is chosen: a model writes one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.server.answers.tools.format import ToolFormat
-from wisp_runtime.server.answers.tools.harmony import Harmony
-from wisp_runtime.server.answers.tools.hermes import Hermes
-from wisp_runtime.server.answers.tools.llama3_json import Llama3Json
-from wisp_runtime.server.answers.tools.mistral import Mistral
-from wisp_runtime.server.answers.tools.pythonic import Pythonic
-from wisp_runtime.server.answers.tools.qwen3_coder import Qwen3Coder
 
-FORMATS: Mapping[str, ToolFormat] = {
-    tool_format.name: tool_format
-    for tool_format in (Harmony(), Mistral(), Qwen3Coder(), Hermes(), Llama3Json(), Pythonic())
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Templates of the models that write a format.
+
+    Attributes:
+        class_name: class of the format, in the module of its name.
+        shows: texts that each of the templates has.
+        lacks: texts that none of them has.
+    """
+
+    class_name: str
+    shows: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+
+    def is_used_by(self, template: str) -> bool:
+        """Return whether the source of a chat template shows that its model writes this markup."""
+        return all(text in template for text in self.shows) and not any(
+            text in template for text in self.lacks
+        )
+
+
+FAMILIES = {
+    "harmony": Family("Harmony", ("<|channel|>", "<|message|>")),
+    "mistral": Family("Mistral", ("[TOOL_CALLS]",)),
+    "qwen3_coder": Family("Qwen3Coder", ("<tool_call>", "<function=", "<parameter=")),
+    # JSON between the tags, not XML as Qwen3-Coder and GLM have it.
+    "hermes": Family("Hermes", ("<tool_call>",), lacks=("<function=", "<arg_key>")),
+    "llama3_json": Family("Llama3Json", ('Respond in the format {"name": function name, "parameters"',)),
+    "pythonic": Family("Pythonic", ("[func_name1(param",)),
 }
-"""Formats by name, in the order in which a template is asked for them."""
+"""Families by the name of their format, in the order in which a template is compared with them."""
+
+
+class _Formats(Mapping[str, ToolFormat]):
+    """Formats by name, each made when it is first looked up."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, ToolFormat] = {}
+
+    def __getitem__(self, name: str) -> ToolFormat:
+        family = FAMILIES[name]
+        if name not in self._made:
+            module = importlib.import_module(f"{__package__}.{name}")
+            self._made[name] = getattr(module, family.class_name)()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(FAMILIES)
+
+    def __len__(self) -> int:
+        return len(FAMILIES)
+
+
+FORMATS: Mapping[str, ToolFormat] = _Formats()
 
 
 def format_of(template: str | None, wanted: str = "auto") -> ToolFormat | None:
@@ -34,12 +83,14 @@ def format_of(template: str | None, wanted: str = "auto") -> ToolFormat | None:
         return None
     if wanted != "auto":
         return _named(wanted)
-    return next((known for known in FORMATS.values() if template and known.is_used_by(template)), None)
+    named = (name for name, family in FAMILIES.items() if template and family.is_used_by(template))
+    name = next(named, None)
+    return FORMATS[name] if name is not None else None
 
 
 def _named(name: str) -> ToolFormat:
-    if name not in FORMATS:
+    if name not in FAMILIES:
         raise ConfigError(
-            f"--tool-parser {name} is no format of tool calls. Name one of auto, none, {', '.join(FORMATS)}."
+            f"--tool-parser {name} is no format of tool calls. Name one of auto, none, {', '.join(FAMILIES)}."
         )
     return FORMATS[name]

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
-from wisp_plan.memory.buffers.sampling import MAX_ALTERNATIVES
+from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
 from wisp_runtime.server.api.errors import unsupported
 from wisp_runtime.server.parsing.generation_request import (
     MAX_SEED,
