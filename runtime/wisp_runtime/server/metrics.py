@@ -160,8 +160,12 @@ class RequestTimer:
         if tokens > 1 and self._first_s is not None:
             self._telemetry.token_s.observe((now_s - self._first_s) / (tokens - 1))
 
+    def fail(self, reason: str) -> None:
+        """Record an end without an answer, by the engine's name of its reason."""
+        self._reason = reason
+
     def close(self) -> None:
-        """Count the sequence by its reason; without :meth:`finish`, it was aborted."""
+        """Count the sequence by its reason; with neither :meth:`finish` nor :meth:`fail`, it was aborted."""
         self._telemetry.finished.add(finished_reason=self._reason)
 
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from wisp_runtime.server.answers.parts import AnswerDelta, CallStart, Finish, Part, Text, Thinking
+from wisp_runtime.server.answers.parts import (
+    AnswerDelta,
+    CallArguments,
+    CallStart,
+    Finish,
+    Part,
+    Text,
+    Thinking,
+)
 from wisp_runtime.server.answers.repetition import (
     STOP_REASON,
     THINKING_LOOP,
@@ -68,6 +77,7 @@ class AnswerParser:
         self._must_call, self._openers = must_call, openers
         self._reasoning, self._tools, self._max_calls = reasoning, tools, max_calls
         self._calls = 0
+        self._arguments: list[str] = []  # of the last call
         self._repetition = RepetitionFinder(repetition) if repetition else None
         self._thinking_loop = RepetitionFinder(thinking_loop) if counts_thinking and thinking_loop else None
         self.thinking_tokens = 0 if counts_thinking else None
@@ -90,9 +100,11 @@ class AnswerParser:
         if finish is not None:
             parts += self._without_cut_call(self._rest(), finish)
         kept = list(self._allowed(parts))
-        if len(kept) < len(parts) or (finish == "stop" and self._calls):
+        if len(kept) < len(parts) or (finish == "stop" and self._calls and not self._is_cut(stop)):
             finish = "tool_calls"
-        return AnswerDelta(tuple(kept), finish, stop, delta.token, delta.logprobs, delta.generated)
+        return AnswerDelta(
+            tuple(kept), finish, stop, delta.token, delta.logprobs, delta.generated, has_thought
+        )
 
     @property
     def _is_thinking(self) -> bool:
@@ -144,6 +156,16 @@ class AnswerParser:
             found += self._tools.push(part.text) if isinstance(part, Text) else (part,)
         return found
 
+    def _is_cut(self, stop: str | None) -> bool:
+        """Return whether the stop string that ended the answer stands inside its last call's arguments."""
+        if stop is None:
+            return False
+        try:
+            json.loads("".join(self._arguments))
+        except ValueError:
+            return True
+        return False
+
     def _allowed(self, parts: Sequence[Part]) -> Iterator[Part]:
         """Yield the parts before the first call that is one too many, and count the calls."""
         for part in parts:
@@ -151,4 +173,7 @@ class AnswerParser:
                 if self._calls == self._max_calls:
                     return
                 self._calls += 1
+                self._arguments.clear()
+            elif isinstance(part, CallArguments):
+                self._arguments.append(part.text)
             yield part

@@ -64,6 +64,7 @@ class AnswerDelta:
         token: the token, if it belongs to the answer (an end-of-sequence token does not).
         logprobs: log-probabilities of that token, when requested.
         generated: the token that was generated, also one that only ends the answer; None if none was.
+        is_thinking: whether the token is of the model's thinking, or one of its markers.
     """
 
     parts: tuple[Part, ...]
@@ -72,6 +73,7 @@ class AnswerDelta:
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     generated: int | None = None
+    is_thinking: bool = False
 
     @property
     def text(self) -> str:

@@ -118,14 +118,20 @@ class ChatFormatter:
     def _shown(self, delta: AnswerDelta) -> list[Part]:
         return [part for part in delta.parts if self._with_thinking or not isinstance(part, Thinking)]
 
+    def _shows(self, delta: AnswerDelta) -> bool:
+        """Return whether the client is shown the token of a delta."""
+        return self._with_thinking or not delta.is_thinking
+
     def _ids(self, delta: AnswerDelta) -> list[int]:
-        return [] if delta.generated is None or not self._with_token_ids else [delta.generated]
+        if delta.generated is None or not self._with_token_ids or not self._shows(delta):
+            return []
+        return [delta.generated]
 
     def _ids_text(self, ids: Sequence[int]) -> str:
         return f',"token_ids":{to_json(ids)}' if self._with_token_ids else ""
 
     def _entry(self, delta: AnswerDelta) -> str | None:
-        return chat_entry(self._names, delta) if self._with_logprobs else None
+        return chat_entry(self._names, delta) if self._with_logprobs and self._shows(delta) else None
 
     def _chunk(
         self,

@@ -28,13 +28,15 @@ from wisp_runtime.server.api.errors import (
 )
 from wisp_runtime.server.api.logprobs import PromptReport
 from wisp_runtime.server.error_budget import ErrorBudget
-from wisp_runtime.server.metrics import Telemetry
+from wisp_runtime.server.metrics import RequestTimer, Telemetry
 from wisp_runtime.server.text.deltas import TextDeltas
 from wisp_runtime.server.text.detokenizer import Detokenizer
 from wisp_runtime.server.text.stop import StopFinder, StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 MAX_BACKLOG = 1 << 18  # of deltas of a request that its client has not taken yet
+FAILURES = frozenset({"refused", "error", "overloaded", "expired", "abort"})
+"""Ends in the engine that bring no answer."""
 
 
 @dataclass
@@ -115,7 +117,7 @@ class Generator:
                         continue
                     if choice.is_scored_only and event.token is not None:
                         event = event._replace(token=None, finish="length", logprobs=None)
-                    self._account(choice, event)
+                    self._account(choice, event, timer)
                     timer.token(time.monotonic())
                     delta = choice.parser.push(text.push(event))
                     if delta.finish is not None:
@@ -124,6 +126,7 @@ class Generator:
                     if delta.finish is not None:
                         return
         except EngineDied as error:
+            timer.fail("error")
             raise engine_died(f"The engine failed while it answered: {error.message}") from error
         finally:
             self._running.discard(submit.request_id)
@@ -140,25 +143,28 @@ class Generator:
         try:
             async with aclosing(self._engine.submit(submit)) as events:
                 async for event in events:
-                    self._raise_failure(event)
+                    self._raise_failure(event, timer)
                     if event.pooled is not None:
                         timer.finish(time.monotonic(), "stop", 0)
                         return event.pooled
             raise engine_failed("The engine ended a request for a vector without one.")
         except EngineDied as error:
+            timer.fail("error")
             raise engine_died(f"The engine failed while it answered: {error.message}") from error
         finally:
             self._running.discard(submit.request_id)
             timer.close()
 
-    def _account(self, choice: Choice, event: TokenEvent) -> None:
+    def _account(self, choice: Choice, event: TokenEvent, timer: RequestTimer) -> None:
         choice.cached_tokens = max(choice.cached_tokens, event.cached_tokens)
         choice.generated_tokens += event.token is not None
         choice.total_logprob += event.logprobs.chosen if event.logprobs is not None else 0.0
-        self._raise_failure(event)
+        self._raise_failure(event, timer)
 
-    def _raise_failure(self, event: TokenEvent) -> None:
+    def _raise_failure(self, event: TokenEvent, timer: RequestTimer) -> None:
         """Raise the error of an event that ends its request without an answer."""
+        if event.finish in FAILURES:
+            timer.fail(event.finish)
         if event.finish == "refused":
             raise bad_request(event.message, code="request_refused")
         if event.finish == "error":

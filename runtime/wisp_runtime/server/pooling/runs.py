@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Sequence
 
 from wisp_runtime.engine.transport.messages import Pooling, SamplingParams, Submit
-from wisp_runtime.server.api.errors import unsupported
+from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.service import Service
 
 MIN_IN_FLIGHT = 4
@@ -38,7 +38,9 @@ async def pool(
         ApiError: the device computes no such vectors, or the engine failed.
     """
     if pooling.kind not in service.info.poolings:
-        raise unsupported("input", f"This device does not compute {pooling.kind!r} pooling.")
+        raise bad_request(
+            f"This server's device does not compute {pooling.kind!r} pooling.", "model", "unsupported_pooling"
+        )
     vectors: list[bytes] = [b""] * len(prompts)
     places = iter(range(len(prompts)))
 

@@ -58,7 +58,7 @@ def structure_of(request: StructuredFields) -> Structure | None:
         raise bad_request(
             f"{first!r} and {second!r} both prescribe the answer's format; send one of them.", second
         )
-    if not structures and request.guided_whitespace_pattern is not None:
+    if request.guided_json is None and request.guided_whitespace_pattern is not None:
         raise bad_request(
             "'guided_whitespace_pattern' is for JSON: send 'guided_json' too.", "guided_whitespace_pattern"
         )

@@ -84,6 +84,22 @@ def test_include_reasoning_false_leaves_thinking_out_but_counts_it(api, server):
     assert "Yes" not in stream.split("reasoning")[0] or "reasoning" not in stream
 
 
+def test_include_reasoning_false_leaves_out_the_tokens_of_thinking_too(api, server):
+    says(server, "<think>Hm.</think>Yes.")
+    fields = {"include_reasoning": False, "logprobs": True, "return_token_ids": True}
+    (choice,) = answer_of(api, **fields)["choices"]
+    chunks = chunks_of(api.post(CHAT, json=ASK | fields | {"stream": True}))
+    streamed = [choice for chunk in chunks for choice in chunk["choices"]]
+    entries = [entry for chunk in streamed for entry in (chunk["logprobs"] or {"content": []})["content"]]
+    for shown in (choice["logprobs"]["content"], entries):
+        text = "".join(entry["token"] for entry in shown)
+        assert text.endswith("Yes.")
+        assert "Hm" not in text
+    ids = [token for chunk in streamed for token in chunk.get("token_ids") or ()]
+    assert ids == choice["token_ids"]
+    assert not set(tokens_of("Hm")) & set(ids)
+
+
 def test_thinking_that_the_prompt_has_closed_is_text(api, server):
     says(server, "Use <think>.")
     (choice,) = answer_of(api, reasoning_effort="none")["choices"]

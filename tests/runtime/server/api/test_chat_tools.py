@@ -53,6 +53,16 @@ def test_a_call_comes_back_as_one(client, says):
     assert len({call.id for call in choice.message.tool_calls}) == 2
 
 
+@pytest.mark.parametrize(("stop", "finish"), [("Zür", "stop"), ("</tool_call>", "tool_calls")])
+def test_a_call_that_a_stop_string_cut_is_no_reason_to_run_it(client, says, stop, finish):
+    says(CALL)
+    ask = {"model": "tiny", "messages": ASK, "tools": [WEATHER], "stop": stop}
+    (choice,) = client.chat.completions.create(**ask).choices
+    assert choice.finish_reason == finish
+    *_, last = client.chat.completions.create(**ask, stream=True)
+    assert last.choices[0].finish_reason == finish
+
+
 def test_a_streamed_call_is_the_same(client, says):
     says(CALLS)
     with client.chat.completions.stream(model="tiny", messages=ASK, tools=[WEATHER, TIME]) as stream:

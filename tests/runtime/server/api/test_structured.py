@@ -165,6 +165,7 @@ SCHEMA = "response_format.json_schema.schema"
         ({"guided_grammar": "root ::= ("}, "guided_grammar", "no GBNF"),
         ({"guided_decoding_backend": "outlines"}, "guided_decoding_backend", "'guidance'"),
         ({"guided_whitespace_pattern": " "}, "guided_whitespace_pattern", "'guided_json'"),
+        ({"guided_whitespace_pattern": " ", "guided_regex": "a"}, "guided_whitespace_pattern", "JSON"),
         (outputs(), "structured_outputs", "prescribes no format"),
         (outputs(json_object=False), "structured_outputs", "prescribes no format"),
         (outputs(regex="a", choice=["a"]), "structured_outputs.choice", "'structured_outputs.regex'"),
