@@ -201,7 +201,19 @@ def test_a_prompt_of_which_only_the_beginning_is_tokenized_is_given_no_exact_len
         (b'{"n": ' + b"9" * 5000 + b"}", "cannot be read"),
         (
             b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "temperature": 1e999}',
-            "finite",
+            "1e999 is too large for a finite number",
+        ),
+        (b'{"model": "tiny", "metadata": {"a": [-1e999]}}', "-1e999 is too large"),
+        (b'{"model": "tiny", "metadata": {"a": 1' + b"0" * 400 + b".0}}", "0… is too large"),
+        (
+            b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], '
+            b'"guided_json": "{\\"const\\": 1e999}"}',
+            "1e999 is too large for a finite number",
+        ),
+        (
+            b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], '
+            b'"guided_json": "{\\"const\\": NaN}"}',
+            "NaN is no JSON number",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.parsing.strict_model import build, is_built
 
 MAX_LENGTH_DIGITS = 18
+MAX_SHOWN_DIGITS = 40
 MAX_BODY_BYTES = 8 << 20  # at most: less where the context is short, see body_limit
 OTHER_FIELDS_BYTES = 1 << 20  # fields of a body besides its text
 ESCAPED_CHAR_BYTES = 6  # a character written as \uXXXX
@@ -81,13 +83,13 @@ def checked(value: dict[str, Any], model: type[AnyModel]) -> AnyModel:
 
 
 def parse_json(data: bytes) -> Any:
-    """Read strict JSON: UTF-8, and no NaN or Infinity.
+    """Read strict JSON: UTF-8, no NaN or Infinity, and no number that would be read as one of these.
 
     Raises:
         ApiError: 400 with the position of what is wrong.
     """
     try:
-        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant)
+        value = json.loads(data.decode("utf-8"), parse_constant=_refuse_constant, parse_float=finite)
         if b"\\ud" in data.lower():  # half of a surrogate pair is JSON, but no text
             json.dumps(value, ensure_ascii=False).encode("utf-8")
         return value
@@ -105,6 +107,18 @@ def parse_json(data: bytes) -> Any:
         raise bad_request(f"The body is not JSON: {error.msg} at {place}.", code="invalid_json") from error
     except (RecursionError, ValueError) as error:  # too deep, or a number of too many digits
         raise bad_request(f"The body cannot be read: {error}.", code="invalid_json") from error
+
+
+def finite(text: str) -> float:
+    """Return the number of a JSON text.
+
+    Raises:
+        ValueError: it is too large for one, and would be answered as ``Infinity``, which is no JSON.
+    """
+    if math.isinf(number := float(text)):
+        shown = text if len(text) <= MAX_SHOWN_DIGITS else f"{text[:MAX_SHOWN_DIGITS]}…"
+        raise ValueError(f"{shown} is too large for a finite number")
+    return number
 
 
 def _refuse_constant(name: str) -> None:

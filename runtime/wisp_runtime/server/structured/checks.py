@@ -8,6 +8,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from wisp_runtime.engine.constrained.limits import MAX_GRAMMAR_BYTES, MAX_PROPERTIES, why_refused
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 MAX_CHECK_S = 2.0
 MAX_QUEUE_S = 10.0
 CHECKED_AT_A_TIME = 2
-MAX_REMEMBERED = 256
+MAX_REMEMBERED = 4096  # digests; a request has one a tool, and one of all of its tools together
 _FORMATS = "date-time, time, date, duration, email, hostname, ipv4, ipv6, uuid or uri"
 _REMEDIES = {
     "Unimplemented keys": "Leave these keywords out of the schema and check them in the client",
@@ -41,7 +42,7 @@ class GrammarChecks:
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._turns = asyncio.Semaphore(CHECKED_AT_A_TIME)
-        self._sound: OrderedDict[str, None] = OrderedDict()
+        self._sound: OrderedDict[bytes, None] = OrderedDict()
 
     async def constraint_of(self, request: StructuredFields) -> str | None:
         """Return the grammar that the answer to ``request`` must follow, checked; None for any text.
@@ -66,14 +67,15 @@ class GrammarChecks:
             ApiError: 400 with the field and the reason, or 503 where others' checks take too long.
         """
         text, param = structure.grammar, structure.param
-        if text in self._sound:
-            self._sound.move_to_end(text)
+        digest = sha256(text.encode()).digest()
+        if digest in self._sound:
+            self._sound.move_to_end(digest)
             return
         if why := _too_large(text):
             raise refused(param, why)
         if why := await self._checked(text, param):
             raise refused(param, why, _places(why, text))
-        self._sound[text] = None
+        self._sound[digest] = None
         while len(self._sound) > MAX_REMEMBERED:
             self._sound.popitem(last=False)
 

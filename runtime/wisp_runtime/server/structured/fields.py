@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainValidator
 
+from wisp_runtime.server.parsing.body import finite
 from wisp_runtime.server.parsing.strict_model import Off, StrictModel
 
 MAX_CHOICES_OF_TEXT = 10_000
@@ -25,9 +26,13 @@ def _from_text(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value, parse_constant=_refuse_constant, parse_float=finite)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"It is no JSON: {error}.") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON number")
 
 
 AnySchema = dict[str, Any] | bool

@@ -94,6 +94,7 @@ def test_thinking_that_is_not_shown_is_in_its_signature():
         ("[1]", {"INVALID_JSON": "[1]"}),
         ("{'a'", {"INVALID_JSON": "{'a'"}),
         ('{"a": NaN}', {"INVALID_JSON": '{"a": NaN}'}),
+        ('{"a": 1e999}', {"INVALID_JSON": '{"a": 1e999}'}),
         ("[" * 5000, {"INVALID_JSON": "[" * 5000}),
     ],
 )

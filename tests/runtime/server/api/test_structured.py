@@ -9,6 +9,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from wisp_runtime.server.api.errors import ApiError
+from wisp_runtime.server.parsing.tools import MAX_TOOLS
 from wisp_runtime.server.structured import checks as grammar_checks
 from wisp_runtime.server.structured.checks import GrammarChecks
 from wisp_runtime.server.structured.structure import WHITESPACE, Structure
@@ -275,6 +276,23 @@ def test_a_sound_grammar_is_checked_once_and_an_unsound_one_each_time(monkeypatc
 
     asyncio.run(check())
     assert checked == [sound, unsound, unsound]
+
+
+def test_the_grammars_of_the_largest_request_are_checked_once(monkeypatch):
+    checked = []
+    monkeypatch.setattr(grammar_checks, "why_refused", lambda text: checked.append(text) or "")
+
+    async def check():
+        checks = GrammarChecks()
+        for _ in range(2):
+            for number in range(
+                MAX_TOOLS + 2
+            ):  # and the grammar of all, and that of another format beside it
+                await checks.check(Structure("tools", f"[{number}]"))
+        checks.close()
+
+    asyncio.run(check())
+    assert len(checked) == MAX_TOOLS + 2
 
 
 def test_the_space_of_json_is_bounded():

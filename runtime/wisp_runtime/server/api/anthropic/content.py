@@ -5,6 +5,7 @@ Complete content is made of the stream's events, so it is what a client accumula
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -122,6 +123,7 @@ def parsed_input(text: str) -> dict[str, Any]:
     """
     try:
         value = from_json(text, allow_partial=True, allow_inf_nan=False) if text else {}
+        json.dumps(value, allow_nan=False)  # 1e999 is JSON, but no number
     except ValueError:
         value = None
     return value if isinstance(value, dict) else {"INVALID_JSON": text}
