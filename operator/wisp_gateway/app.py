@@ -185,12 +185,13 @@ class App:
 
     async def _list(self, client: Client, route: routes.Route) -> None:
         states = self._access.models(_token(client), route.model)
-        cards = [introspection.model_card(self._registry, state) for state in states]
-        await client.reply(200, json.dumps({"object": "list", "data": cards}).encode(), _JSON)
+        document = introspection.model_list(self._registry, states, is_anthropic=_is_anthropic(client))
+        await client.reply(200, json.dumps(document).encode(), _JSON)
 
     async def _show(self, client: Client, route: routes.Route) -> None:
         state = self._access.model(_token(client), route.model, route.id).state
-        await client.reply(200, json.dumps(introspection.model_card(self._registry, state)).encode(), _JSON)
+        card = introspection.model_card(self._registry, state, is_anthropic=_is_anthropic(client))
+        await client.reply(200, json.dumps(card).encode(), _JSON)
 
     async def _plain(self, client: Client, status: int, text: str) -> None:
         await client.reply(status, f"{text}\n".encode(), [(b"content-type", b"text/plain; charset=utf-8")])
@@ -248,6 +249,10 @@ def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Pro
     named = prompt_text.session_name(client.header, body)
     session = session_of(account, named) if named else None
     return prompt_of(text.parts, prefix=text.prefix, salt=text.salt, session=session)
+
+
+def _is_anthropic(client: Client) -> bool:
+    return client.dialect is Dialect.ANTHROPIC
 
 
 def _token(client: Client) -> str:

@@ -54,7 +54,7 @@ class Client:
         self._turn = budget.turn
         self.held = budget.open(f"host:{self.host}")
         self.request_id = self._request_id()
-        self.dialect = dialect.of_path(self.path)
+        self.dialect = dialect.of_request(self.path, self.headers)
         self.model_key = ""  # set once the model is found
         self.status = 0
         self.is_streaming = False

@@ -1,4 +1,7 @@
-"""Shapes of the gateway's own errors: each client gets that of the API that it speaks, by its path. Pure."""
+"""Shapes of the gateway's own errors: each client gets that of the API that it speaks. Pure.
+
+The path tells the API; of the models' paths, which two APIs have, the header that Anthropic's clients send.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,10 @@ import json
 from enum import Enum
 from typing import Any
 
-from wisp_gateway.errors import GatewayError, UpstreamFailed
+from wisp_gateway.errors import GatewayError, Headers, UpstreamFailed
 from wisp_http.base_url import meant_path
+
+VERSION = b"anthropic-version"
 
 # An error of a pod that is passed on as an event; a longer answer is none, and parsing it stops the loop.
 MAX_ERROR_BYTES = 16 * 1024
@@ -30,14 +35,16 @@ class Dialect(Enum):
     ANTHROPIC = "anthropic"
 
 
-def of_path(path: str) -> Dialect:
-    """Return the dialect of a request's path; OpenAI's for a path that is neither's.
+def of_request(path: str, headers: Headers) -> Dialect:
+    """Return the dialect of a request; OpenAI's for a path that is of no API.
 
     Of an unknown path that shows a wrong base URL, the dialect is that of the endpoint.
     """
     first = path.partition("/v1/")[2].partition("/")[0]
     if first not in ("messages", "responses", "models") and (meant := meant_path(path)) is not None:
         first = meant.endpoint.partition("/")[0]
+    if first == "models" and any(name == VERSION for name, _ in headers):
+        return Dialect.ANTHROPIC
     return {"messages": Dialect.ANTHROPIC, "responses": Dialect.RESPONSES}.get(first, Dialect.OPENAI)
 
 

@@ -39,10 +39,8 @@ class RequestBody:
 
     @property
     def sequences(self) -> int:
-        """Number of answers that a pod computes for it: ``n`` times the prompts, or the texts of a list."""
-        count = self.value("n")
-        choices = int(count) if count.isdigit() and len(count) <= 4 else 1
-        return max(choices, 1) * self._prompts()
+        """Number of answers that a pod computes for it: choices times prompts, or the texts of a list."""
+        return max(1, self._count("n"), self._count("best_of")) * self._prompts()
 
     def model(self, *, is_named_by_path: bool) -> str | None:
         """Return the model that the body names.
@@ -79,6 +77,11 @@ class RequestBody:
         """Return the JSON of a top-level field; empty if it is absent."""
         field = self.fields.get(name)
         return self.raw[field.start : field.end] if field is not None else b""
+
+    def _count(self, name: str) -> int:
+        """Return a number of choices; 0 if it is none, or one that a pod refuses."""
+        count = self.value(name)
+        return int(count) if count.isdigit() and len(count) <= 4 else 0
 
     def _prompts(self) -> int:
         ranked = ("documents", "items") if {"query", "queries"} & self.fields.keys() else ()

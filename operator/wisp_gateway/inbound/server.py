@@ -78,8 +78,8 @@ class ClientProtocol(LimitedProtocol):
     def refusal(self, kind: Refusal, message: str) -> bytes:
         """Return a refusal as the rest of the gateway writes its errors."""
         error = _ERRORS[kind](message)
-        path = self.scope.get("path", "") if self.scope else ""
-        body = dialect.error_body(dialect.of_path(path), error, "")
+        path, headers = (self.scope.get("path", ""), self.headers) if self.scope else ("", [])
+        body = dialect.error_body(dialect.of_request(path, headers), error, "")
         return answer_bytes(error.status, error.headers(), body)
 
 

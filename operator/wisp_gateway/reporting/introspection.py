@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from wisp_gateway.routing.model_state import ModelState
@@ -9,11 +11,26 @@ from wisp_gateway.routing.pod import Pod
 from wisp_gateway.routing.registry import ModelRegistry
 
 
-def model_card(registry: ModelRegistry, state: ModelState) -> dict[str, Any]:
+def model_list(
+    registry: ModelRegistry, states: Sequence[ModelState], *, is_anthropic: bool
+) -> dict[str, Any]:
+    """Return the document of ``/v1/models``, all on one page, in OpenAI's format or in Anthropic's."""
+    cards = [model_card(registry, state, is_anthropic=is_anthropic) for state in states]
+    if not is_anthropic:
+        return {"object": "list", "data": cards}
+    ends = (cards[0]["id"], cards[-1]["id"]) if cards else (None, None)
+    return {"data": cards, "has_more": False, "first_id": ends[0], "last_id": ends[1]}
+
+
+def model_card(registry: ModelRegistry, state: ModelState, *, is_anthropic: bool) -> dict[str, Any]:
     """Return one entry of ``/v1/models``; models at zero have one too."""
-    model = state.model
+    model, name = state.model, registry.public_name(state)
+    if is_anthropic:
+        created = datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
+        shown = {"type": "model", "id": name, "display_name": name}
+        return shown | {"created_at": created, "lifecycle": "active", "state": state.effective_state}
     return {
-        "id": registry.public_name(state),
+        "id": name,
         "object": "model",
         "created": model.created,
         "owned_by": model.namespace,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 
+import anthropic
 import httpx
 import pytest
 
@@ -33,6 +34,28 @@ def test_every_error_has_anthropics_shape(world, tmp_path, path, body, headers, 
     assert error.keys() == {"type", "error", "request_id"}
     assert (error["type"], error["error"]["type"], error["request_id"]) == ("error", kind, "r-1")
     assert answer.headers["request-id"] == answer.headers["x-request-id"] == "r-1"
+
+
+def test_its_client_lists_and_retrieves_models(world):
+    world.model("m", world.pod(), created=1_700_000_000)
+    world.model("asleep", state="Asleep")
+    world.start()
+    client = anthropic.Anthropic(
+        api_key="sk", base_url=world.url, max_retries=0, _strict_response_validation=True
+    )
+    assert [model.id for model in client.models.list()] == ["m", "asleep"]
+    model = client.models.retrieve("default/m")
+    assert (model.id, model.type, model.created_at.isoformat()) == ("m", "model", "2023-11-14T22:13:20+00:00")
+    with pytest.raises(anthropic.NotFoundError) as refused:
+        client.models.retrieve("other")
+    assert refused.value.body["error"]["type"] == "not_found_error"
+    assert refused.value.request_id == refused.value.response.headers["x-request-id"]
+
+
+def test_no_model_is_an_empty_page(world):
+    world.start()
+    answer = httpx.get(f"{world.url}/v1/models", headers={"anthropic-version": "2023-06-01"}).json()
+    assert answer == {"data": [], "has_more": False, "first_id": None, "last_id": None}
 
 
 def test_a_body_that_never_comes_is_refused_in_the_dialect_of_its_path(world):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from wisp_gateway import errors
-from wisp_gateway.inbound.dialect import Dialect, answer_event, error_body, error_event, of_path
+from wisp_gateway.inbound.dialect import Dialect, answer_event, error_body, error_event, of_request
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,15 @@ from wisp_gateway.inbound.dialect import Dialect, answer_event, error_body, erro
     ],
 )
 def test_the_path_says_which_api_the_client_speaks(path, dialect):
-    assert of_path(path) is dialect
+    assert of_request(path, []) is dialect
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/m", "/openai/v1/models", "/ns/m/v1/models"])
+def test_of_the_models_paths_a_header_says_it(path):
+    version = (b"anthropic-version", b"2023-06-01")
+    assert of_request(path, [version]) is Dialect.ANTHROPIC
+    assert of_request(path, [(b"x-api-key", b"k")]) is Dialect.OPENAI
+    assert of_request("/v1/chat/completions", [version]) is Dialect.OPENAI
 
 
 @pytest.mark.parametrize(

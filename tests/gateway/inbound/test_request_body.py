@@ -49,6 +49,8 @@ def test_a_body_that_has_the_pods_name_is_not_touched():
         ({"n": -5}, 1),
         ({"n": 10**30}, 1),  # the pod refuses it
         ({"n": "7"}, 1),
+        ({"prompt": ["a", "b"], "n": 2, "best_of": 5}, 10),
+        ({"prompt": "a", "n": 3, "best_of": None}, 3),
         ({"input": ["a", "b", [1, 2]]}, 3),
         ({"input": [1, 2, 3]}, 1),
         ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "a"}]}] * 3}, 1),  # Responses
