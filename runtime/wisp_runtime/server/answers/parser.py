@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from wisp_runtime.server.answers.parts import (
@@ -30,13 +30,20 @@ class ReasoningParser(Protocol):
 
     Attributes:
         is_thinking: whether the text that comes next is thinking, unless a marker is under way.
+        held_chars: characters at the end of the text that may yet be a marker, or white space beside one.
     """
 
     @property
     def is_thinking(self) -> bool: ...
 
-    def push(self, text: str) -> Sequence[Part]:
-        """Add text; return the parts that are certain by now, Thinking and Text."""
+    @property
+    def held_chars(self) -> int: ...
+
+    def push(self, text: str, open_thinking: Callable[[], bool]) -> Iterable[Part]:
+        """Add text; yield the parts that are certain by now, Thinking and Text.
+
+        ``open_thinking`` is called where thinking would begin, and returns whether it may.
+        """
         ...
 
     def finish(self) -> Sequence[Part]:
@@ -78,9 +85,11 @@ class AnswerParser:
         self._reasoning, self._tools, self._max_calls = reasoning, tools, max_calls
         self._calls = 0
         self._arguments: list[str] = []  # of the last call
+        self._interrupted: list[Part] = []  # of calls' markup in front of thinking
         self._repetition = RepetitionFinder(repetition) if repetition else None
         self._thinking_loop = RepetitionFinder(thinking_loop) if counts_thinking and thinking_loop else None
         self.thinking_tokens = 0 if counts_thinking else None
+        self._has_logprobs = False
         self._undecided_tokens: int | None = 0  # that may be an opening marker; None once there is a part
 
     def push(self, delta: TextDelta) -> AnswerDelta:
@@ -100,15 +109,30 @@ class AnswerParser:
         if finish is not None:
             parts += self._without_cut_call(self._rest(), finish)
         kept = list(self._allowed(parts))
-        if len(kept) < len(parts) or (finish == "stop" and self._calls and not self._is_cut(stop)):
+        if len(kept) < len(parts):
+            finish, stop = "tool_calls", None  # a stop string would be behind the last call
+        elif finish == "stop" and self._calls and not self._is_cut(stop):
             finish = "tool_calls"
+        self._has_logprobs |= delta.logprobs is not None
         return AnswerDelta(
-            tuple(kept), finish, stop, delta.token, delta.logprobs, delta.generated, has_thought
+            tuple(kept),
+            finish,
+            stop,
+            delta.token,
+            delta.logprobs,
+            delta.generated,
+            has_thought,
+            delta.begin,
+            delta.text,
+            self._held_chars() if self._has_logprobs else 0,
         )
 
     @property
     def _is_thinking(self) -> bool:
         return self._reasoning is not None and self._reasoning.is_thinking
+
+    def _held_chars(self) -> int:
+        return sum(parser.held_chars for parser in (self._reasoning, self._tools) if parser is not None)
 
     def _count(self, has_thought: bool, has_parts: bool) -> None:
         """Count a token as thinking, as text, or as undecided."""
@@ -133,7 +157,18 @@ class AnswerParser:
     def _split(self, text: str) -> list[Part]:
         if not text:
             return []
-        return self._find_calls([Text(text)] if self._reasoning is None else self._reasoning.push(text))
+        if self._reasoning is None:
+            return self._find_calls([Text(text)])
+        return self._find_calls(self._reasoning.push(text, self._open_thinking))
+
+    def _open_thinking(self) -> bool:
+        """Return whether thinking begins: a marker within a call is a part of it. Text before comes first."""
+        if self._tools is None:
+            return True
+        if self._tools.is_in_call:
+            return False
+        self._interrupted += self._tools.interrupt()
+        return True
 
     def _rest(self) -> list[Part]:
         """Return what both parsers hold back."""
@@ -147,14 +182,19 @@ class AnswerParser:
     def _is_cut_call(self, part: Text, finish: Finish) -> bool:
         return self._must_call or (finish == "length" and part.text.lstrip().startswith(self._openers))
 
-    def _find_calls(self, parts: Sequence[Part]) -> list[Part]:
-        """Replace each Text by the parts that the tool parser finds in it."""
+    def _find_calls(self, parts: Iterable[Part]) -> list[Part]:
+        """Replace each Text by the parts that the tool parser finds in it, one after the other."""
         if self._tools is None:
             return list(parts)
         found: list[Part] = []
         for part in parts:
+            found += self._take_interrupted()
             found += self._tools.push(part.text) if isinstance(part, Text) else (part,)
-        return found
+        return found + self._take_interrupted()
+
+    def _take_interrupted(self) -> list[Part]:
+        parts, self._interrupted = self._interrupted, []
+        return parts
 
     def _is_cut(self, stop: str | None) -> bool:
         """Return whether the stop string that ended the answer stands inside its last call's arguments."""

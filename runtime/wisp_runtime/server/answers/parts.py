@@ -8,6 +8,8 @@ from typing import Literal
 from wisp_runtime.engine.transport.messages import TokenLogprobs
 
 Finish = Literal["stop", "length", "tool_calls"]
+MAX_NAME_CHARS = 256
+"""Characters of a call's name. Markup with a longer one, or with none, is text: no history could hold it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class CallStart:
 
     Attributes:
         call: number of the call in the answer, from 0.
-        name: name of the function.
+        name: name of the function, as the model wrote it: 1 to ``MAX_NAME_CHARS`` characters.
     """
 
     call: int
@@ -65,6 +67,10 @@ class AnswerDelta:
         logprobs: log-probabilities of that token, when requested.
         generated: the token that was generated, also one that only ends the answer; None if none was.
         is_thinking: whether the token is of the model's thinking, or one of its markers.
+        begin: place of the token's text in the text of the answer, markers included.
+        read: text of the answer, markers included, that was read for this delta.
+        held_chars: characters at its end that are in no part yet, nor in a marker; 0 where no token has
+            log-probabilities.
     """
 
     parts: tuple[Part, ...]
@@ -74,6 +80,9 @@ class AnswerDelta:
     logprobs: TokenLogprobs | None = None
     generated: int | None = None
     is_thinking: bool = False
+    begin: int = 0
+    read: str = ""
+    held_chars: int = 0
 
     @property
     def text(self) -> str:

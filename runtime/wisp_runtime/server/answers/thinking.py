@@ -6,7 +6,7 @@ the same when they write a former message, so a conversation that is sent back h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 from wisp_runtime.server.answers.parts import Part, Text, Thinking
@@ -20,6 +20,7 @@ class _State(Enum):
     BEFORE = auto()  # nothing but whitespace came
     THINKING = auto()
     TEXT = auto()
+    OPENER = auto()  # behind text, an opening marker comes next
 
 
 class ThinkingParser:
@@ -30,8 +31,8 @@ class ThinkingParser:
         closing: marker behind it.
         starts_open: whether the prompt ends within thinking, so that the answer begins there. An opening
             marker that the model repeats is dropped.
-        may_reopen: whether thinking may also begin behind text. Otherwise it begins the answer, and an
-            opening marker behind text is text: the model may write about markers.
+        may_reopen: whether thinking may also begin behind text, though not within a tool call. Otherwise it
+            begins the answer, and an opening marker behind text is text: the model may write about markers.
         call_openings: texts with which a tool call begins. Thinking ends in front of one: some models call
             tools without closing it (Qwen 3.5).
     """
@@ -58,13 +59,24 @@ class ThinkingParser:
         """Whether the text that comes next is thinking, unless a marker is under way."""
         return _State.THINKING is (self._unmarked if self._state is _State.BEFORE else self._state)
 
-    def push(self, text: str) -> Sequence[Part]:
-        """Add text; return the parts that are certain by now."""
+    @property
+    def held_chars(self) -> int:
+        """Characters at the end of the text that may yet be a marker, or white space beside one."""
+        return len(self._held)
+
+    def push(self, text: str, open_thinking: Callable[[], bool] = lambda: True) -> Iterator[Part]:
+        """Add text; yield the parts that are certain by now.
+
+        Args:
+            open_thinking: called in front of thinking that would begin behind text, after the parts before it
+                were taken; returns whether it may.
+        """
         self._held += text
-        parts: list[Part] = []
-        while self._held and self._advance(parts):
-            pass
-        return parts
+        goes_on = True
+        while self._held and goes_on:
+            parts: list[Part] = []
+            goes_on = self._advance(parts, open_thinking)
+            yield from parts
 
     def finish(self) -> Sequence[Part]:
         """Return the text held back; thinking that was never closed stays thinking."""
@@ -74,7 +86,7 @@ class ThinkingParser:
             return [Thinking(held)] if held else []
         return [Text(held)] if held else []
 
-    def _advance(self, parts: list[Part]) -> bool:
+    def _advance(self, parts: list[Part], open_thinking: Callable[[], bool]) -> bool:
         """Move certain text to ``parts``; return whether a marker, or its absence, began another state."""
         if self._drops_newlines:
             self._held = self._held.lstrip("\n")
@@ -84,6 +96,8 @@ class ThinkingParser:
                 return self._begin()
             case _State.THINKING:
                 return self._think(parts)
+            case _State.OPENER:
+                return self._reopen(parts, opens=open_thinking())
             case _:
                 return self._write(parts)
 
@@ -118,10 +132,18 @@ class ThinkingParser:
             decided = end if end >= 0 else decided - _undecided(self._held, self._opening)
         if decided:
             parts.append(Text(self._held[:decided]))
-        if end >= 0:
-            return self._enter(_State.THINKING, self._held[end + len(self._opening) :])
         self._held = self._held[decided:]
-        return False
+        if end >= 0:
+            self._state = _State.OPENER
+        return end >= 0
+
+    def _reopen(self, parts: list[Part], *, opens: bool) -> bool:
+        rest = self._held[len(self._opening) :]
+        if opens:
+            return self._enter(_State.THINKING, rest)
+        parts.append(Text(self._opening))
+        self._state, self._held = _State.TEXT, rest
+        return True
 
     def _enter(self, state: _State, rest: str) -> bool:
         self._state, self._held, self._drops_newlines = state, rest, True

@@ -35,7 +35,7 @@ class CompletionFormatter:
         self._with_logprobs = with_logprobs
         self._report = report
         self._echo = echo
-        self._sent_chars = len(echo)
+        self._echo_chars = len(echo)
         self._texts = [echo]
         self._logprobs = CompletionLogprobs(names)
         self._last = AnswerDelta(())
@@ -47,8 +47,7 @@ class CompletionFormatter:
         echo, self._echo = self._echo, ""
         logprobs = None
         if self._with_logprobs:
-            (logprobs := CompletionLogprobs(self._names)).add(delta, self._sent_chars)
-        self._sent_chars += len(delta.text)
+            (logprobs := CompletionLogprobs(self._names)).add(delta, self._echo_chars + delta.begin)
         ids = self._ids(delta)
         if not (echo or delta.text or delta.finish or logprobs or ids):
             return []
@@ -58,8 +57,9 @@ class CompletionFormatter:
 
     def add(self, delta: AnswerDelta) -> int:
         """Keep a delta for the complete text; return the characters that are kept."""
-        added_chars = self._logprobs.add(delta, self._sent_chars) if self._with_logprobs else 0
-        self._sent_chars += len(delta.text)
+        added_chars = 0
+        if self._with_logprobs:
+            added_chars = self._logprobs.add(delta, self._echo_chars + delta.begin)
         self._texts.append(delta.text)
         self._token_ids += self._ids(delta)
         self._last = delta

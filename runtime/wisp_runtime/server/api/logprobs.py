@@ -92,7 +92,7 @@ class CompletionLogprobs:
 
         Args:
             delta: text delta; those of a choice come in order.
-            offset_chars: length of the choice's text before it.
+            offset_chars: place of its text in that of the choice.
         """
         if delta.token is None or delta.logprobs is None:
             return 0

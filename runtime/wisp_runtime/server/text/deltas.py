@@ -25,6 +25,7 @@ class TextDelta:
         logprobs: log-probabilities of that token, when requested.
         stop: stop string that ended the choice, or None.
         generated: the token that was generated, also one that only ends the choice; None if none was.
+        begin: place of the token's text in that of the choice, counted also in text that is held back.
     """
 
     text: str
@@ -33,6 +34,7 @@ class TextDelta:
     logprobs: TokenLogprobs | None = None
     stop: str | None = None
     generated: int | None = None
+    begin: int = 0
 
 
 class TextDeltas:
@@ -51,6 +53,7 @@ class TextDeltas:
         self._stops = stops
         self._missing_tokens = min_tokens
         self._shows_end = shows_end
+        self._chars = 0
 
     def push(self, event: TokenEvent) -> TextDelta:
         """Return the delta of ``event``. After a delta with ``finish``, nothing more may be pushed.
@@ -62,6 +65,7 @@ class TextDeltas:
         text = self._detokenizer.push(event.token) if is_shown and event.token is not None else ""
         if event.finish is not None:
             text += self._detokenizer.finish()
+        begin, self._chars = self._chars, self._chars + len(text)
         text = self._stops.push(text, may_stop=may_stop)
         finish: Literal["stop", "length"] | None = None
         if self._stops.matched is not None or event.finish == "stop":
@@ -71,4 +75,4 @@ class TextDeltas:
         if finish is not None:
             text += self._stops.finish()
         token, logprobs = (event.token, event.logprobs) if is_shown else (None, None)
-        return TextDelta(text, finish, token, logprobs, self._stops.matched, event.token)
+        return TextDelta(text, finish, token, logprobs, self._stops.matched, event.token, begin)

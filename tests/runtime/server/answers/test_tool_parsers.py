@@ -11,7 +11,7 @@ from hostile_markup import check_order, division, hostile_answer, parse
 from tool_answers import ANSWERS, TOOLS, ToolAnswer, calls_of, text_of
 
 from wisp_runtime.errors import ConfigError
-from wisp_runtime.server.answers.parts import CallArguments, CallStart, Text, Thinking
+from wisp_runtime.server.answers.parts import MAX_NAME_CHARS, CallArguments, CallStart, Text, Thinking
 from wisp_runtime.server.answers.tools.registry import FORMATS, format_of
 
 CUTS = int(os.environ.get("WISP_TEST_TOOL_CUTS", "3000"))
@@ -92,6 +92,21 @@ def test_random_characters_never_raise(name: str) -> None:
             '<tool_call>{"name": "f", "arguments": [1]}',
             [Text('<tool_call>{"name": "f", "arguments": [1]}')],
         ),
+        ("hermes", '<tool_call>{"name": "f", "arguments": "oops"}</tool_call>', None),
+        ("hermes", '<tool_call>{"arguments": "oops", "name": "f"}}</tool_call>', None),
+        # a brace too many belongs to the call, unless text follows
+        (
+            "hermes",
+            '<tool_call>{"name": "f", "arguments": {"a": {}}}}\n</tool_call>\nSo.',
+            [CallStart(0, "f"), CallArguments(0, '{"a": {}}'), Text("So.")],
+        ),
+        ("hermes", '<tool_call>{"name": "f"}}', [CallStart(0, "f"), CallArguments(0, "{}")]),
+        ("hermes", '<tool_call>{"name": "f"}} x', [CallStart(0, "f"), CallArguments(0, "{}"), Text("} x")]),
+        (
+            "llama3_json",
+            '{"name": "list_files", "parameters": {}}}',
+            [CallStart(0, "list_files"), CallArguments(0, "{}")],
+        ),
         # an opener inside an opener, and inside a string
         (
             "hermes",
@@ -106,6 +121,7 @@ def test_random_characters_never_raise(name: str) -> None:
         # without a marker: neither in the middle of a line, nor unknown names
         ("llama3_json", 'x {"name": "list_files", "parameters": {}}', None),
         ("llama3_json", '{"name": "nobody", "parameters": {}}', None),
+        ("llama3_json", '{"parameters": {}, "name": "nobody"}', None),
         ("pythonic", "x [list_files()]", None),
         ("pythonic", "[nobody()]", None),
         ("pythonic", "[list_files(a=open('x'))]", None),
@@ -125,6 +141,52 @@ def test_random_characters_never_raise(name: str) -> None:
 )
 def test_markup_at_its_edges(name: str, raw: str, parts: list[object] | None) -> None:
     assert parse(name, [raw]) == parse(name, raw) == ([Text(raw)] if parts is None else parts)
+
+
+LONGEST = "n" * MAX_NAME_CHARS
+
+
+@pytest.mark.parametrize(
+    ("name", "markup"),
+    [
+        ("hermes", '<tool_call>{"name": "%s", "arguments": {}}</tool_call>'),
+        ("hermes", '<tool_call>{"arguments": {}, "name": "%s"}</tool_call>'),
+        ("llama3_json", '<|python_tag|>{"name": "%s", "parameters": {}}'),
+        ("mistral", '[TOOL_CALLS][{"name": "%s", "arguments": {}}]'),
+        ("mistral", "[TOOL_CALLS]%s[ARGS]{}"),
+        ("qwen3_coder", "<tool_call>\n<function=%s>\n</function>\n</tool_call>"),
+        ("harmony", "<|channel|>commentary to=functions.%s<|message|>{}<|call|>"),
+    ],
+)
+def test_a_call_has_a_name_that_a_history_can_hold_or_is_text(name: str, markup: str) -> None:
+    called = [CallStart(0, LONGEST), CallArguments(0, "{}")]
+    assert parse(name, [markup % LONGEST]) == parse(name, markup % LONGEST) == called
+    for unfit in ("", LONGEST + "n"):
+        raw = markup % unfit
+        as_text = [Text("{}" if name == "harmony" else raw)]
+        assert parse(name, [raw]) == parse(name, raw) == as_text
+
+
+@pytest.mark.parametrize("chars", [200, 250, 300, 500, 510, 520, 1000, 1020, 1030, 2000])
+@pytest.mark.parametrize(
+    ("name", "begin", "filler", "call"),
+    [
+        ("mistral", "[TOOL_CALLS]", "a ", "[TOOL_CALLS]f[ARGS]{}"),
+        ("mistral", "[TOOL_CALLS]f", " ", "[ARGS]{}"),
+        ("qwen3_coder", "<function=f", " ", ">\n</function>"),
+        ("pythonic", "[list_files", ".", "\n[list_files()]"),
+        ("harmony", "<|channel|>commentary", " ", "<|message|>b<|end|>"),
+        ("harmony", "<|channel|>c", "a ", "<|start|>assistant to=functions.f<|message|>{}<|call|>"),
+    ],
+)
+def test_long_markup_is_given_up_at_one_place_however_it_is_divided(
+    name: str, begin: str, filler: str, call: str, chars: int
+) -> None:
+    raw = begin + filler * (chars // len(filler)) + call + " x"
+    parts = parse(name, raw)
+    assert parse(name, [raw]) == parts
+    for size in (7, 100):
+        assert parse(name, [raw[at : at + size] for at in range(0, len(raw), size)]) == parts
 
 
 @pytest.mark.parametrize("name", FORMATS)

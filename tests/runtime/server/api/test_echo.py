@@ -84,6 +84,30 @@ def test_places_are_of_characters_however_tokens_divide_them(api, server):
     assert tokens["logprobs"]["text_offset"] == [0, 9, 9, 10]
 
 
+@pytest.mark.parametrize("echo", [True, False])
+@pytest.mark.parametrize(
+    ("stop", "text"),
+    [
+        ([], "aé llama🏔!é"),
+        (["lmn", "amaz", "🏔?"], "aé llama🏔!é"),  # held back, and then none of them
+        (["ma🏔!"], "aé lla"),
+        (["llama🏔!éx"], "aé llama🏔!é"),  # held back up to the end
+    ],
+)
+def test_places_are_the_same_while_text_is_held_back_streamed_or_not(api, server, stop, text, echo):
+    data = "aé llama🏔!é".encode()
+    server.engine.script = lambda _: [*data, END]
+    body = SCORE | {"stop": stop, "max_tokens": 40, "echo": echo}
+    (complete,) = api.post(COMPLETE, json=body).json()["choices"]
+    (stream,) = streamed(api, body)
+    before = "abc" if echo else ""
+    assert complete["text"] == stream["text"] == before + text
+    places = [len(data[:number].decode(errors="ignore")) for number in range(len(data))]
+    expected = [*range(len(before)), *(len(before) + place for place in places)]
+    count = len(complete["logprobs"]["tokens"])
+    assert complete["logprobs"]["text_offset"] == stream["lists"]["text_offset"] == expected[:count]
+
+
 def test_vllms_list_names_a_token_beyond_the_best_ones_without_a_rank(api):
     (choice,) = api.post(COMPLETE, json=SCORE | {"prompt_logprobs": 0, "logprobs": None}).json()["choices"]
     assert choice["logprobs"] is None

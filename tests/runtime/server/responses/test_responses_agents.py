@@ -189,6 +189,16 @@ def test_thinking_that_is_sent_back_is_in_the_prompt(thinking_client, thinker, f
     assert prompt_of(thinker) == prompt
 
 
+def test_logprobs_are_those_of_the_text(thinking_client, thinker):
+    says(thinker, "<think>Hm</think>\n\nYes.")
+    asked = {"model": "tiny", "input": "hi", "include": ["message.output_text.logprobs"]}
+    message = thinking_client.responses.create(**asked).output[-1]
+    assert [entry.token for entry in message.content[0].logprobs] == list("Yes.")
+    events = list(thinking_client.responses.create(**asked, stream=True))
+    sent = [event.logprobs for event in events if event.type == "response.output_text.delta"]
+    assert [entry.token for entries in sent for entry in entries] == list("Yes.")
+
+
 class City(pydantic.BaseModel):
     """A city."""
 

@@ -28,7 +28,18 @@ class Tool:
 
 
 class ToolParser(Protocol):
-    """Parser of one answer: text in, parts out. The parts do not depend on how the text was divided."""
+    """Parser of one answer: text in, parts out. The parts do not depend on how the text was divided.
+
+    Attributes:
+        is_in_call: whether the text that comes next is within a call, whose arguments may hold any marker.
+        held_chars: characters at the end of the text that may yet become text, or markup.
+    """
+
+    @property
+    def is_in_call(self) -> bool: ...
+
+    @property
+    def held_chars(self) -> int: ...
 
     def push(self, text: str) -> Sequence[Part]:
         """Add text; return the parts that are certain by now: Text, CallStart and CallArguments.
@@ -36,6 +47,10 @@ class ToolParser(Protocol):
         A call's arguments are handed on as they come, as soon as its name is known; they are JSON if the
         model wrote JSON. White space between text and a call belongs to neither.
         """
+        ...
+
+    def interrupt(self) -> Sequence[Part]:
+        """Return the rest where thinking begins: markup that is under way is text. Not within a call."""
         ...
 
     def finish(self) -> Sequence[Part]:

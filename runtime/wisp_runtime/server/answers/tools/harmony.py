@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from wisp_runtime.server.answers.parts import CallArguments, CallStart, Text, Thinking
+from wisp_runtime.server.answers.parts import MAX_NAME_CHARS, CallArguments, CallStart, Text, Thinking
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
 from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, quoted
 from wisp_runtime.server.answers.tools.grammars.schemas import arguments_schema
@@ -76,6 +76,10 @@ class HarmonyParser(MarkupParser):
         self._add: Callable[[str], None] = self._add_text
         self._state = self._at_start
 
+    @property
+    def is_in_call(self) -> bool:
+        return self._state == self._in_body and self._add == self._add_arguments
+
     def _at_start(self) -> bool:
         """The prompt may end in a header, which the answer goes on with: `` to=functions.f<|channel|>…``."""
         if self._skips_space():
@@ -96,11 +100,14 @@ class HarmonyParser(MarkupParser):
             self._close_body()
 
     def _in_header(self) -> bool:
-        before = self._at
+        before, last = self._at, self._at + _MAX_HEADER_CHARS - self._header_chars + 1
         end = self._collect((MESSAGE,))
-        self._header_chars += self._at - before
+        self._header_chars += len(self._collected[-1])
+        if self._header_chars > _MAX_HEADER_CHARS:
+            self._pending[-1], self._at = self._held[before:last], last
+            return self._to_text()
         if end is None:
-            return False if self._header_chars <= _MAX_HEADER_CHARS else self._to_text()
+            return False
         self._collected_text()
         self._begin_body("".join(self._pending))
         self._pending.clear()
@@ -109,10 +116,11 @@ class HarmonyParser(MarkupParser):
 
     def _begin_body(self, header: str) -> None:
         channel, recipient = _CHANNEL.search(header), _RECIPIENT.search(header)
-        name = recipient.group(1) if recipient else ""
-        is_call = name.startswith(FUNCTIONS) or name in self._names
-        if is_call and self._names:
-            self._emit([CallStart(self._calls, name.removeprefix(FUNCTIONS))])
+        recipient_name = recipient.group(1) if recipient else ""
+        name = recipient_name.removeprefix(FUNCTIONS)
+        is_call = recipient_name.startswith(FUNCTIONS) or name in self._names
+        if is_call and self._names and 0 < len(name) <= MAX_NAME_CHARS:
+            self._emit([CallStart(self._calls, name)])
             self._value, self._add = JsonValue(), self._add_arguments
         elif channel and channel.group(1) == "analysis":
             self._add = self._add_thinking
@@ -123,6 +131,7 @@ class HarmonyParser(MarkupParser):
         end = self._collect((*_HEADERS, *_ENDS))
         if text := self._collected_text():
             self._add(text)
+        self._pending.clear()
         if end is None:
             return False
         if self._add == self._add_arguments and self._value.is_in_string:

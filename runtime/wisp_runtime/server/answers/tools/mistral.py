@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from wisp_runtime.server.answers.parts import CallArguments, CallStart, Part
+from wisp_runtime.server.answers.parts import MAX_NAME_CHARS, CallArguments, CallStart, Part
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
 from wisp_runtime.server.answers.tools.grammars.call_objects import call_object
 from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, quoted, repeated
@@ -75,6 +75,10 @@ class MistralParser(JsonCallsParser):
         self._head_chars = 0
         self._value = JsonValue()
 
+    @property
+    def is_in_call(self) -> bool:
+        return super().is_in_call or self._state == self._in_arguments
+
     def _before_call(self) -> bool:
         if space := SPACE.match(self._held, self._at):
             return self._skip(space.end())
@@ -85,7 +89,8 @@ class MistralParser(JsonCallsParser):
 
     def _in_head(self) -> bool:
         """Read the name and what follows it, up to the brace of the arguments."""
-        run = _HEAD_CHARS.match(self._held, self._at)
+        last = self._at + _MAX_HEAD_CHARS - self._head_chars + 1
+        run = _HEAD_CHARS.match(self._held, self._at, last)
         assert run is not None
         self._head.append(run.group())
         self._head_chars += len(run.group())
@@ -95,7 +100,7 @@ class MistralParser(JsonCallsParser):
         if self._at == len(self._held):
             return False
         head = _HEAD.fullmatch("".join(self._head))
-        if head is None or self._held[self._at] != "{":
+        if head is None or len(head.group(1)) > MAX_NAME_CHARS or self._held[self._at] != "{":
             return self._to_text()
         self._emit([CallStart(self._calls, head.group(1))])
         self._value, self._state = JsonValue(), self._in_arguments

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from wisp_runtime.server.answers.parts import CallArguments, CallStart
+from wisp_runtime.server.answers.parts import MAX_NAME_CHARS, CallArguments, CallStart
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
 from wisp_runtime.server.answers.tools.grammars.lark import (
     LarkRules,
@@ -24,7 +24,6 @@ from wisp_runtime.server.answers.tools.scanners.python_call import ARGUMENT_NAME
 
 START, END = "<|python_start|>", "<|python_end|>"
 _NAME = re.compile(r"[\w.:/-]+", re.ASCII)
-_MAX_NAME_CHARS = 256
 _PLAIN = re.compile(r"[^\"'()\[\]{}]+")
 _IN_STRING = {quote: re.compile(rf"[^{quote}\\]+") for quote in "\"'"}
 
@@ -62,6 +61,10 @@ class PythonicParser(MarkupParser):
         self._tools = {tool.name: _parameter_names(tool) for tool in tools}
         self._name, self._quote, self._depth, self._is_escaped = "", "", 0, False
 
+    @property
+    def is_in_call(self) -> bool:
+        return self._state == self._in_arguments
+
     def _opened(self, _opener: str) -> None:
         self._state = self._before_list
 
@@ -87,7 +90,7 @@ class PythonicParser(MarkupParser):
         if name := _NAME.match(self._held, self._at):
             self._name += name.group()
             self._skip(name.end())
-            return len(self._name) <= _MAX_NAME_CHARS or self._to_text()
+            return len(self._name) <= MAX_NAME_CHARS or self._to_text()
         if self._held[self._at] != "(" or self._name not in self._tools:
             return self._to_text()
         self._skip(self._at + 1)

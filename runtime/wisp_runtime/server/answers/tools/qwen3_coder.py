@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wisp_runtime.server.answers.parts import CallArguments, CallStart
+from wisp_runtime.server.answers.parts import MAX_NAME_CHARS, CallArguments, CallStart
 from wisp_runtime.server.answers.tools.format import Tool, ToolParser
 from wisp_runtime.server.answers.tools.grammars.lark import LarkRules, either, quoted, repeated
 from wisp_runtime.server.answers.tools.grammars.schemas import properties, property_schema, required
@@ -27,7 +27,7 @@ FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 _NO_SCHEMA: tuple[Mapping[str, Any], SchemaTypes] = {}, SchemaTypes({})
 _NAME_END = ">\n"
-_NAME = re.compile(r"\s*[\w.:/-]{1,256}\s*")
+_NAME = re.compile(r"\s*[\w.:/-]+\s*")
 
 
 class Qwen3Coder:
@@ -87,6 +87,10 @@ class Qwen3CoderParser(MarkupParser):
         self._has_parameters = self._is_value_begun = False
         self._value, self._last_char = JsonValue(), ""
 
+    @property
+    def is_in_call(self) -> bool:
+        return self._state in (self._between_parameters, self._in_key, self._in_value)
+
     def _opened(self, opener: str) -> None:
         self._state = self._before_function if opener == CALL else self._in_name
 
@@ -104,10 +108,10 @@ class Qwen3CoderParser(MarkupParser):
 
     def _in_name(self) -> bool:
         end = self._collect((">", "\n"))
-        if end is None and sum(map(len, self._collected)) <= 256:
+        if end is None and sum(map(len, self._collected)) <= MAX_NAME_CHARS:
             return False
         name = self._collected_text()
-        if end != ">" or not _NAME.fullmatch(name):
+        if end != ">" or len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
             return self._to_text()
         self._schema, self._schema_types = self._schemas.get(name.strip(), _NO_SCHEMA)
         self._has_parameters = False

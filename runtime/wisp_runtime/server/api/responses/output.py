@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from wisp_runtime.server.answers.parts import AnswerDelta, CallArguments, CallStart, Part, Text, Thinking
-from wisp_runtime.server.api.logprobs import TokenNames, chat_entry
+from wisp_runtime.server.api.logprobs import TokenNames
 from wisp_runtime.server.api.responses.events import Event
 from wisp_runtime.server.api.responses.output_items import (
     CallOutput,
@@ -14,6 +14,7 @@ from wisp_runtime.server.api.responses.output_items import (
     ReasoningOutput,
     Status,
 )
+from wisp_runtime.server.api.responses.text_logprobs import TextLogprobs
 
 
 class Output:
@@ -38,18 +39,15 @@ class Output:
         is_encoded: bool,
         namespaces: Mapping[str, tuple[str, str]],
     ) -> None:
-        self._namespaces = namespaces
-        self._names, self._is_summarized, self._is_encoded = names, is_summarized, is_encoded
+        self._namespaces, self._logprobs = namespaces, TextLogprobs(names)
+        self._is_summarized, self._is_encoded = is_summarized, is_encoded
         self.items: list[OutputItem] = []
         self.kept_chars = 0
-        self._entries: list[str] = []  # of tokens whose text is held back; what it is shows later
 
     def push(self, delta: AnswerDelta) -> list[Event]:
         """Add what a token adds; return its events."""
-        entry = chat_entry(self._names, delta) if self._names is not None else None
-        if entry is not None:
-            self._entries.append(entry)
-        events = [event for part in delta.parts for event in self._add(part)]
+        parts = self._logprobs.push(delta)
+        events = [event for part, entries in parts for event in self._add(part, entries)]
         if delta.finish is not None:
             events += self.close("incomplete" if delta.finish == "length" else "completed")
         return events
@@ -67,22 +65,20 @@ class Output:
         """Return the items as JSON texts."""
         return [item.json() for item in self.items]
 
-    def _add(self, part: Part) -> list[Event]:
+    def _add(self, part: Part, entries: Sequence[str]) -> list[Event]:
         events: list[Event] = []
         if self._needs_item(part):
             events += self._begin(self._item_of(part))
         if isinstance(part, CallStart):
-            self._entries.clear()
             self.kept_chars += len(part.name)
             return events
         item = self.items[-1]
         if isinstance(item, MessageOutput):
-            events.append(item.add(part.text, self._entries))
-            self.kept_chars += sum(map(len, self._entries))
-        else:  # only text has log-probabilities
+            events.append(item.add(part.text, entries))
+            self.kept_chars += sum(map(len, entries))
+        else:
             events.append(item.add(part.text))
         self.kept_chars += len(part.text)
-        self._entries.clear()
         return events
 
     def _needs_item(self, part: Part) -> bool:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection
 from typing import Literal
 
-from wisp_runtime.server.answers.parts import CallArguments, CallStart, Part
+from wisp_runtime.server.answers.parts import MAX_NAME_CHARS, CallArguments, CallStart, Part
 from wisp_runtime.server.answers.tools.scanners.json_value import JsonValue, as_unicode, decoded
 
 SPACE = re.compile(r"[ \t\r\n]+")
@@ -112,13 +112,18 @@ class JsonCall:
     def _keep(self, text: str) -> bool:
         """Keep the name, or arguments that are no object as it stands; return whether a call may."""
         if self._role == "name":
-            self._name = _string(text)
-            return bool(self._name) and (self._names is None or self._name in self._names)
+            name = _string(text) or ""
+            if not 0 < len(name) <= MAX_NAME_CHARS or (self._names is not None and name not in self._names):
+                return False
+            self._name = name
+            return True
         arguments = _string(text)
         if arguments is None:
             return text == "null"
+        if not isinstance(_decoded(arguments), dict):
+            return False
         self._has_arguments, self._ready = True, [arguments.strip()]
-        return isinstance(_decoded(arguments), dict)
+        return True
 
     def _expect_next(self, text: str, at: int) -> int:
         if text[at] == "}":

@@ -25,6 +25,10 @@ class JsonCallsParser(MarkupParser):
         self._call = JsonCall(0)
         self._is_list = False
 
+    @property
+    def is_in_call(self) -> bool:
+        return self._state == self._in_call
+
     def _opened(self, opener: str) -> None:
         self._is_list = False
         if opener:
@@ -61,7 +65,10 @@ class JsonCallsParser(MarkupParser):
         return True if self._call.has_started else self._to_text()
 
     def _after_call(self) -> bool:
-        """Expect a closer, the end of a list, or a separator and the next call."""
+        """Expect a closer, the end of a list, or a separator and the next call.
+
+        A brace too many, as models write it behind nested arguments, is markup if no text follows.
+        """
         if self._skips_space():
             return True
         for closer in self._closers:
@@ -74,6 +81,8 @@ class JsonCallsParser(MarkupParser):
         if char == "]" and self._is_list:
             self._is_list = False
             return self._drop(self._at + 1)
+        if char == "}":
+            return self._skip(self._at + 1)
         if char in ",;":
             self._state = self._before_next
             return self._skip(self._at + 1)

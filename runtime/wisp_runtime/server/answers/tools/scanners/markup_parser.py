@@ -43,12 +43,29 @@ class MarkupParser(ABC):
         self._is_line_start, self._is_after_call = True, False
         self._state: Callable[[], bool] = self._in_text
 
+    @property
+    @abstractmethod
+    def is_in_call(self) -> bool:
+        """Whether the text that comes next is within a call."""
+
+    @property
+    def held_chars(self) -> int:
+        """Characters at the end of the text that may yet become text, or markup."""
+        return sum(map(len, self._pending)) + len(self._held) - self._at
+
     def push(self, text: str) -> Sequence[Part]:
         """Add text; return the parts that are certain by now."""
         self._held, self._at = self._held[self._at :] + text, 0
         while self._at < len(self._held) and self._state():
             pass
         return self._take()
+
+    def interrupt(self) -> Sequence[Part]:
+        """Return the rest where thinking begins, behind which a call may begin as at the start of a line."""
+        parts = self.finish()
+        self._collected.clear()
+        self._state, self._is_line_start = self._in_text, True
+        return parts
 
     def finish(self) -> Sequence[Part]:
         """Return the rest, once; markup that was begun and is no call is text, as it was written."""
