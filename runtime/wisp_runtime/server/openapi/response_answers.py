@@ -77,6 +77,8 @@ class FunctionCallOutput(Answer):
     name: str
     arguments: str
     namespace: str = ""
+    caller: dict[str, Any] = Field(default_factory=dict)
+    created_by: str = ""
 
 
 class FunctionOutput(Answer):
@@ -86,7 +88,11 @@ class FunctionOutput(Answer):
     type: Literal["function_call_output"]
     status: Status
     call_id: str
-    output: str
+    output: str | list[InputText]
+    name: str = ""
+    namespace: str = ""
+    caller: dict[str, Any] = Field(default_factory=dict)
+    created_by: str = ""
 
 
 class ShownTool(Answer):

@@ -79,7 +79,7 @@ def checked(value: dict[str, Any], model: type[AnyModel]) -> AnyModel:
         return model.model_validate(value)
     except ValidationError as error:
         (first, *_) = error.errors(include_url=False, include_input=False, include_context=False)
-        raise _explain(first, model) from error
+        raise _explain(first, model, value) from error
 
 
 def parse_json(data: bytes) -> Any:
@@ -222,9 +222,23 @@ def _too_large(max_bytes: int) -> ApiError:
     )
 
 
-def _explain(detail: ErrorDetails, model: type[BaseModel]) -> ApiError:
+def _explain(detail: ErrorDetails, model: type[BaseModel], body: dict[str, Any]) -> ApiError:
     """Return the first validation error as the API's error."""
-    param = ".".join(str(place) for place in detail["loc"] if not str(place).startswith("("))  # a tag
     from wisp_runtime.server.parsing.hints.wording import explained
 
-    return explained(detail, param, model)
+    return explained(detail, _place_in(body, detail), model)
+
+
+def _place_in(body: Any, detail: ErrorDetails) -> str:
+    """Return the place of an error, dotted: only steps that the body has, since others name pydantic's types.
+
+    Of a field that is missing, the last step is its name.
+    """
+    steps, value = list[str](), body
+    *before, last = detail["loc"] or ("",)
+    for step in before if detail["type"] == "missing" else detail["loc"]:
+        is_key = isinstance(value, dict) and step in value
+        if is_key or (isinstance(value, list) and isinstance(step, int) and step < len(value)):
+            value = value[step]
+            steps.append(str(step))
+    return ".".join([*steps, str(last)] if detail["type"] == "missing" else steps)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from threading import Lock
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, model_validator
 
 from wisp_runtime.server.parsing.hints.foreign_fields import without_foreign
 from wisp_runtime.server.parsing.refusals import Refusal
@@ -59,3 +59,20 @@ def _as_boolean(value: Any) -> Any:
 
 Off = Annotated[Literal[False], BeforeValidator(_as_boolean)]
 """A flag that can only be off."""
+
+
+def by_type(*kinds: str) -> Discriminator:
+    """Return the discriminator of objects that differ by ``type``: the tag is that in parentheses.
+
+    An error is of one of them, and its place does not show the tag.
+    """
+    return Discriminator(
+        _tag_of,
+        custom_error_type="invalid_tag",
+        custom_error_message=f"it must be an object whose 'type' is one of {', '.join(map(repr, kinds))}",
+    )
+
+
+def _tag_of(value: Any) -> str:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return f"({kind})"

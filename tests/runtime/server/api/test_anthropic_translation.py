@@ -244,7 +244,8 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
         ({"mcp_servers": [{"type": "url"}]}, "mcp_servers", "tools"),
         ({"speed": "fast"}, "speed", "one speed"),
         ({"service_tier": "fast"}, "service_tier", "auto"),
-        ({"thinking": {"type": "enabled"}}, "thinking.enabled.budget_tokens", "Missing"),
+        ({"thinking": {"type": "enabled"}}, "thinking.budget_tokens", "Missing"),
+        ({"stop_token_ids": [5]}, "stop_token_ids", "Unknown parameter"),
         ({"thinking": {"type": "enabled", "budget_tokens": 10}}, "thinking.budget_tokens", "greater than"),
         ({"thinking": {"type": "between_tools"}}, "thinking", "'adaptive'"),
         ({"output_config": {"effort": "huge"}}, "output_config.effort", "'max'"),
@@ -287,7 +288,7 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
         ),
         (
             {"messages": [{"role": "user", "content": [RESULT | {"content": [{"type": "image"}]}]}]},
-            "messages.0.content.0.tool_result.content.0",
+            "messages.0.content.0.content.0",
             "'image'",
         ),
         ({"system": [{"type": "image"}]}, "system.0", "'image'"),

@@ -161,6 +161,19 @@ def test_its_input_items_come_in_pages_of_either_order(client):
     assert client.responses.input_items.list(second.id, order="asc", after=listed[-1].id).data == []
 
 
+def test_input_items_are_as_they_were_sent(client):
+    call = {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "c", "name": "f"}
+    call |= {"arguments": "{}", "namespace": "n", "caller": {"type": "direct"}, "created_by": "me"}
+    result = {"type": "function_call_output", "id": "fco_1", "status": "completed", "call_id": "c"}
+    result |= {"name": "f", "namespace": "n", "caller": {"type": "direct"}, "created_by": "me"}
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    given = [call, result | {"output": "text"}, result | {"output": parts, "id": "fco_2"}]
+    response = client.responses.create(model="tiny", input=given)
+    listed = client.responses.input_items.list(response.id, order="asc")
+    assert [item.to_dict() for item in listed] == given
+    client.responses.create(model="tiny", input="go on", previous_response_id=response.id)
+
+
 def test_a_response_is_kept_until_it_is_deleted_unless_store_is_false(client):
     kept, unkept = client.responses.create(**ASK), client.responses.create(**ASK, store=False)
     assert client.responses.retrieve(kept.id) == kept

@@ -42,7 +42,7 @@ class BackgroundRun:
         self._log = stored.log = EventLog()
         self._log.add(answer.create())
         self._task: asyncio.Task[None] | None = None
-        self._is_too_long = False
+        self._is_too_long = self._is_cancelled = False
 
     def start(self) -> asyncio.Task[None]:
         """Begin to write.
@@ -60,20 +60,23 @@ class BackgroundRun:
     async def cancel(self) -> None:
         """Abort it, unless it has ended, and wait for its end."""
         assert self._task is not None
-        self._task.cancel()
-        with suppress(asyncio.CancelledError, Exception):
-            await self._task
+        if not (self._is_cancelled or self._answer.is_over):
+            self._is_cancelled = self._task.cancel()
+        await asyncio.wait([self._task])
         await asyncio.sleep(0)  # callbacks of the task run now
 
     async def _write(self) -> None:
         async with aclosing(self._service.text.generator.merged([self._choice])) as merged:
             async for _, delta in merged:
                 self._add(self._answer.push(delta))
-                if self._answer.kept_chars > MAX_KEPT_CHARS:
-                    raise answer_too_long(MAX_KEPT_CHARS)
 
     def _add(self, events: list[Event]) -> None:
+        """Add events, and check the bounds of a response that goes on."""
         self._log.add(events)
+        if self._answer.is_over:
+            return
+        if self._answer.kept_chars > MAX_KEPT_CHARS:
+            raise answer_too_long(MAX_KEPT_CHARS)
         if self._log.size_bytes - self._stored.other_bytes > CHARGED_BYTES:
             self._charge()
 
@@ -89,11 +92,11 @@ class BackgroundRun:
             ) from error  # fmt: skip
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        """Add the last events and keep the response as it is now."""
-        if task.cancelled():
-            self._log.add(self._answer.cancel())
-        elif (error := task.exception()) is not None:
-            self._log.add(self._answer.fail(_api_error(error)))
+        """Add the last events, unless they have been sent, and keep the response as it is now."""
+        error = None if task.cancelled() else task.exception()
+        failure = None if error is None else _api_error(error)
+        if not self._answer.is_over:
+            self._log.add(self._answer.cancel() if failure is None else self._answer.fail(failure))
         stored = self._stored
         if self._is_too_long:
             self._answer.forget()

@@ -24,7 +24,8 @@ def parsed_items(texts: Sequence[str]) -> list[ContentItem]:
     try:
         items = _ITEMS.validate_python([json.loads(text) for text in texts])
     except ValidationError as error:
-        place = ".".join(map(str, error.errors(include_url=False, include_input=False)[0]["loc"][1:]))
+        _, *steps = error.errors(include_url=False, include_input=False)[0]["loc"]
+        place = ".".join(str(step) for step in steps if not str(step).startswith("("))  # a tag
         raise bad_request(
             f"An item of the former response cannot be sent to the model again ({place[:80]}): "
             "send the input to go on from instead.",

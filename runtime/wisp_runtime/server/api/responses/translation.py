@@ -66,8 +66,8 @@ class Messages:
                 self.append({"role": item.role, "content": "\n".join(item.content)}, place)
             case FunctionOutputItem():
                 name = {"name": item.name} if item.name else {}
-                content = "\n".join(item.output)
-                self.append({"role": "tool", "tool_call_id": item.call_id, "content": content, **name}, place)
+                message = {"role": "tool", "tool_call_id": item.call_id, "content": item.text, **name}
+                self.append(message, place)
 
     def append(self, message: dict[str, Any], place: str) -> None:
         """Add a message that stands alone."""

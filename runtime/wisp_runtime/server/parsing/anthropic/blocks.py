@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from wisp_runtime.server.parsing.chat_request import MAX_PARTS
-from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.parsing.strict_model import StrictModel, by_type
 from wisp_runtime.server.parsing.tools import GivenName
 
 MAX_ID_CHARS = 256
@@ -103,9 +103,17 @@ class ToolResultBlock(MarkedModel):
 
 
 Block = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
+_KINDS = ("text", "thinking", "redacted_thinking", "tool_use", "tool_result")
 ContentBlock = Annotated[
-    Annotated[Block, Field(discriminator="type")],
-    _only("text", "thinking", "redacted_thinking", "tool_use", "tool_result"),
+    Annotated[
+        Annotated[TextBlock, Tag("(text)")]
+        | Annotated[ThinkingBlock, Tag("(thinking)")]
+        | Annotated[RedactedThinkingBlock, Tag("(redacted_thinking)")]
+        | Annotated[ToolUseBlock, Tag("(tool_use)")]
+        | Annotated[ToolResultBlock, Tag("(tool_result)")],
+        by_type(*_KINDS),
+    ],
+    _only(*_KINDS),
 ]
 Content = Annotated[
     Annotated[str, Tag("(string)")]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, Tag, field_validator, model_validator
 
 from wisp_runtime.server.api.errors import bad_request, unsupported
 from wisp_runtime.server.parsing.anthropic.blocks import Content, MarkedModel, Texts
@@ -17,7 +17,7 @@ from wisp_runtime.server.parsing.chat_request import MAX_MESSAGES, few_messages
 from wisp_runtime.server.parsing.generation_request import MAX_STOP_CHARS, MAX_STOPS, Count, Share
 from wisp_runtime.server.parsing.hints import foreign_fields
 from wisp_runtime.server.parsing.hints.foreign_tools import refuse_foreign_message_choice
-from wisp_runtime.server.parsing.strict_model import StrictModel
+from wisp_runtime.server.parsing.strict_model import StrictModel, by_type
 from wisp_runtime.server.parsing.tools import MAX_TOOLS
 
 _OWN_SERVERS = "It needs Anthropic's servers; leave it out."
@@ -66,7 +66,12 @@ class DisabledThinking(StrictModel):
     type: Literal["disabled"]
 
 
-Thinking = Annotated[EnabledThinking | AdaptiveThinking | DisabledThinking, Field(discriminator="type")]
+Thinking = Annotated[
+    Annotated[EnabledThinking, Tag("(enabled)")]
+    | Annotated[AdaptiveThinking, Tag("(adaptive)")]
+    | Annotated[DisabledThinking, Tag("(disabled)")],
+    by_type("enabled", "adaptive", "disabled"),
+]
 
 
 class OutputFormat(StrictModel):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, Tag, field_validator, model_validator
 
 from wisp_runtime.server.parsing.anthropic.blocks import MarkedModel
 from wisp_runtime.server.parsing.hints.foreign_tools import refuse_foreign_message_tool
-from wisp_runtime.server.parsing.strict_model import Off, StrictModel
+from wisp_runtime.server.parsing.strict_model import Off, StrictModel, by_type
 from wisp_runtime.server.parsing.tools import Name
 
 MAX_EXAMPLES = 64
@@ -48,10 +48,17 @@ class ToolDefinition(MarkedModel):
         return value
 
 
-class ToolMode(StrictModel):
-    """A ``tool_choice`` that leaves the tool to the model."""
+class AutoTool(StrictModel):
+    """A ``tool_choice`` that leaves the tool to the model, and whether it calls one."""
 
-    type: Literal["auto", "any"]
+    type: Literal["auto"]
+    disable_parallel_tool_use: bool | None = None
+
+
+class AnyTool(StrictModel):
+    """A ``tool_choice`` that leaves the tool to the model, which must call one."""
+
+    type: Literal["any"]
     disable_parallel_tool_use: bool | None = None
 
 
@@ -69,4 +76,10 @@ class ChosenTool(StrictModel):
     disable_parallel_tool_use: bool | None = None
 
 
-ToolChoice = Annotated[ToolMode | NoTool | ChosenTool, Field(discriminator="type")]
+ToolChoice = Annotated[
+    Annotated[AutoTool, Tag("(auto)")]
+    | Annotated[AnyTool, Tag("(any)")]
+    | Annotated[NoTool, Tag("(none)")]
+    | Annotated[ChosenTool, Tag("(tool)")],
+    by_type("auto", "any", "none", "tool"),
+]

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator
 
+from wisp_runtime.server.answers.parts import MAX_NAME_CHARS
 from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.parsing.chat_request import MAX_PARTS, RefusalPart
 from wisp_runtime.server.parsing.strict_model import StrictModel
@@ -72,7 +73,7 @@ class MessageItem(Item):
         if self.role == "assistant":
             parts = [{"type": "output_text", "text": text, "annotations": []} for text in self.content]
         else:
-            parts = [{"type": "input_text", "text": text} for text in self.content]
+            parts = _input_parts(self.content)
         return {
             "id": self.id or new_id("msg"),
             "type": "message",
@@ -86,6 +87,7 @@ class MessageItem(Item):
 class _CallFields(Item):
     """Fields of calls and their outputs that newer clients send back; only their defaults mean nothing."""
 
+    call_id: Identity
     caller: dict[str, Any] | None = None
     namespace: Annotated[str, Field(max_length=MAX_ID_CHARS)] | None = None
 
@@ -96,13 +98,17 @@ class _CallFields(Item):
             raise ValueError("Calls of programs are not supported: 'caller' may only be of type 'direct'.")
         return value
 
+    def _call_fields(self) -> dict[str, Any]:
+        """Return the fields of both, as they were sent."""
+        names = ("namespace", "caller", "created_by")
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
 
 class FunctionCallItem(_CallFields):
     """A call that the model made."""
 
     type: Literal["function_call"]
-    call_id: Identity
-    name: Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARS)]
+    name: Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
     arguments: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +120,7 @@ class FunctionCallItem(_CallFields):
             "call_id": self.call_id,
             "name": self.name,
             "arguments": self.arguments,
-            **({"namespace": self.namespace} if self.namespace else {}),
+            **self._call_fields(),
         }
 
 
@@ -122,14 +128,18 @@ class FunctionOutputItem(_CallFields):
     """The result of a call."""
 
     type: Literal["function_call_output"]
-    call_id: Identity
-    output: list[str]
+    output: str | list[str]
     name: str | None = None
 
     @field_validator("output", mode="before", json_schema_input_type=str | PartsField)
     @classmethod
     def _output_as_texts(cls, value: Any) -> Any:
-        return texts_of(value, "The output of a call")
+        return value if isinstance(value, str) else texts_of(value, "The output of a call")
+
+    @property
+    def text(self) -> str:
+        """The output as one text."""
+        return self.output if isinstance(self.output, str) else "\n".join(self.output)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the item as the store keeps it."""
@@ -138,7 +148,9 @@ class FunctionOutputItem(_CallFields):
             "type": "function_call_output",
             "status": self.status or "completed",
             "call_id": self.call_id,
-            "output": "\n".join(self.output),
+            "output": self.output if isinstance(self.output, str) else _input_parts(self.output),
+            **({} if self.name is None else {"name": self.name}),
+            **self._call_fields(),
         }
 
 
@@ -232,6 +244,10 @@ def _check_item(item: Any, index: int) -> None:
         known = ", ".join(ITEM_TYPES)
         message = f"Items of type {str(kind)[:40]!r} are not supported here; there are {known}."
         raise bad_request(message, f"input.{index}.type", "unsupported_parameter")
+
+
+def _input_parts(texts: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"type": "input_text", "text": text} for text in texts]
 
 
 def texts_of(value: Any, owner: str) -> Sequence[str]:
