@@ -196,8 +196,8 @@ class AnswerParser:
         parts, self._interrupted = self._interrupted, []
         return parts
 
-    def _is_cut(self, stop: str | None) -> bool:
-        """Return whether the stop string that ended the answer stands inside its last call's arguments."""
+    def _is_cut(self, stop: str | int | None) -> bool:
+        """Return whether the stop that ended the answer stands inside its last call's arguments."""
         if stop is None:
             return False
         try:

@@ -62,7 +62,8 @@ class AnswerDelta:
     Attributes:
         parts: new parts, maybe none.
         finish: reason for which the answer ends here, or None.
-        stop: stop string that ended it, or :data:`.repetition.STOP_REASON`; None otherwise.
+        stop: stop string, or id of a token, that ended it as the request asks, or
+            :data:`.repetition.STOP_REASON`; None otherwise.
         token: the token, if it belongs to the answer (an end-of-sequence token does not).
         logprobs: log-probabilities of that token, when requested.
         generated: the token that was generated, also one that only ends the answer; None if none was.
@@ -75,7 +76,7 @@ class AnswerDelta:
 
     parts: tuple[Part, ...]
     finish: Finish | None = None
-    stop: str | None = None
+    stop: str | int | None = None
     token: int | None = None
     logprobs: TokenLogprobs | None = None
     generated: int | None = None

@@ -79,7 +79,7 @@ class ChatFormatter:
         self._answer = CompleteAnswer()
         self._entries: list[str] = []
         self._finish: str | None = None
-        self._stop: str | None = None
+        self._stop: str | int | None = None
 
     def chunks(self, delta: AnswerDelta) -> list[str]:
         """Return a first delta with the role, then deltas of parts, then an empty one with the reason."""
@@ -138,7 +138,7 @@ class ChatFormatter:
         content: dict[str, Any],
         entry: str | None = None,
         finish: str | None = None,
-        stop: str | None = None,
+        stop: str | int | None = None,
         ids: Sequence[int] = (),
     ) -> str:
         logprobs = f'{{"content":[{entry}],"refusal":null}}' if entry else "null"

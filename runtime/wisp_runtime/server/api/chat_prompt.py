@@ -26,6 +26,7 @@ from wisp_runtime.server.parsing.sampling import (
     sampling_of,
     shown_special_ids,
     stop_tokens_of,
+    stops_of,
     submits_of,
 )
 from wisp_runtime.server.parsing.tools import ToolUse, tool_use
@@ -33,7 +34,6 @@ from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service, TextCodec
 from wisp_runtime.server.text.call_ids import with_call_ids
-from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
@@ -87,7 +87,7 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
         priority_of(headers),
         constraint,
     )
-    stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
+    stops = stops_of(request, text.tokenizer, text.defaults)
     markers = text.tokenizer.special_tokens_among(markup.markers)
     shown_ids = shown_special_ids(request, text.tokenizer) | frozenset(markers)
     budget = _reasoning(service, request).budget_tokens

@@ -26,13 +26,13 @@ from wisp_runtime.server.parsing.sampling import (
     sampling_of,
     shown_special_ids,
     stop_tokens_of,
+    stops_of,
     submits_of,
 )
 from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.detokenizer import token_offsets
-from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 MAX_ID_CHARS = 8  # of a token id in JSON, with its comma
@@ -196,7 +196,7 @@ def _choices(
     sampling = sampling_of(request, logprobs, info, text.defaults, text.tokenizer)
     sampling = replace(sampling, prompt_logprobs=_prompt_alternatives(request, prompts))
     stop_tokens = stop_tokens_of(request, text.tokenizer, info.vocab_size, text.defaults)
-    stops = StopStrings(request.stop or (), is_shown=bool(request.include_stop_str_in_output))
+    stops = stops_of(request, text.tokenizer, text.defaults)
     shown_ids = shown_special_ids(request, text.tokenizer)
     choices = []
     rule = request.repetition_detection.rule() if request.repetition_detection else None

@@ -150,6 +150,6 @@ def _usage(job: GenerationJob) -> dict[str, Any]:
     return usage
 
 
-def stop_reason(stop: str | None) -> str:
+def stop_reason(stop: str | int | None) -> str:
     """Return vLLM's field for what ended a choice, as JSON text behind another field; without one nothing."""
     return "" if stop is None else f',"stop_reason":{to_json(stop)}'

@@ -18,6 +18,7 @@ from wisp_runtime.server.api.errors import (
 from wisp_runtime.server.parsing.defaults import FIELDS, AnswerDefaults
 from wisp_runtime.server.parsing.generation_request import GenerationRequest
 from wisp_runtime.server.parsing.truncation import Truncation
+from wisp_runtime.server.text.stop import StopStrings
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
 PRIORITY_HEADER = "x-wisp-priority"  # from the gateway, which removes a client's own
@@ -187,6 +188,17 @@ def stop_tokens_of(
     special = tokenizer.special_tokens_among(request.stop or ())
     ends = () if request.ignore_eos else defaults.end_tokens
     return tuple(sorted({*ids, *(token for token in (*special, *ends) if token < vocab_size)}))
+
+
+def stops_of(request: GenerationRequest, tokenizer: ModelTokenizer, defaults: AnswerDefaults) -> StopStrings:
+    """Return what the request stops at, besides the model's own end tokens: these need no request."""
+    ends = () if request.ignore_eos else defaults.end_tokens
+    tokens: dict[int, str | int] = {token: token for token in request.stop_token_ids or ()}
+    for stop in request.stop or ():
+        tokens |= dict.fromkeys(tokenizer.special_tokens_among([stop]), stop)
+    tokens = {token: stop for token, stop in tokens.items() if token not in ends}
+    is_shown = bool(request.include_stop_str_in_output)
+    return StopStrings(request.stop or (), is_shown=is_shown, tokens=tokens)
 
 
 def shown_special_ids(request: GenerationRequest, tokenizer: ModelTokenizer) -> frozenset[int]:

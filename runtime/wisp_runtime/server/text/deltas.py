@@ -23,7 +23,7 @@ class TextDelta:
         finish: finish reason if the choice ends here, or None.
         token: the token, if it belongs to the choice (an end-of-sequence token does not).
         logprobs: log-probabilities of that token, when requested.
-        stop: stop string that ended the choice, or None.
+        stop: stop string, or id of a token, for which the request asked and that ended the choice, or None.
         generated: the token that was generated, also one that only ends the choice; None if none was.
         begin: place of the token's text in that of the choice, counted also in text that is held back.
     """
@@ -32,7 +32,7 @@ class TextDelta:
     finish: Literal["stop", "length"] | None = None
     token: int | None = None
     logprobs: TokenLogprobs | None = None
-    stop: str | None = None
+    stop: str | int | None = None
     generated: int | None = None
     begin: int = 0
 
@@ -67,6 +67,8 @@ class TextDeltas:
             text += self._detokenizer.finish()
         begin, self._chars = self._chars, self._chars + len(text)
         text = self._stops.push(text, may_stop=may_stop)
+        if event.finish == "stop":
+            self._stops.end_at(event.token)
         finish: Literal["stop", "length"] | None = None
         if self._stops.matched is not None or event.finish == "stop":
             finish = "stop"

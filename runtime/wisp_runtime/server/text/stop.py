@@ -6,7 +6,7 @@ earlier. So the outcome depends on the text alone, never on how it was divided.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class StopStrings:
@@ -15,13 +15,21 @@ class StopStrings:
     Attributes:
         strings: stop strings, none of them empty.
         is_shown: whether the text ends behind the stop string, not before it.
+        tokens: names of the tokens that the request stops at: a stop string, or the token's own id.
         beginnings: every proper beginning of one: text that ends in it is undecided.
         longest: characters of the longest beginning.
     """
 
-    def __init__(self, strings: Sequence[str], *, is_shown: bool = False) -> None:
+    def __init__(
+        self,
+        strings: Sequence[str],
+        *,
+        is_shown: bool = False,
+        tokens: Mapping[int, str | int] | None = None,
+    ) -> None:
         self.strings = tuple(strings)
         self.is_shown = is_shown
+        self.tokens = tokens or {}
         self.beginnings = frozenset(stop[:end] for stop in self.strings for end in range(1, len(stop)))
         self.longest = max(map(len, self.beginnings), default=0)
 
@@ -30,11 +38,11 @@ class StopFinder:
     """Text in, text up to the stop string out. Push text deltas, then call :meth:`finish` once.
 
     Attributes:
-        matched: the stop string that ended the text, or None so far.
+        matched: the stop string, or id of a token, that ended the text, or None so far.
     """
 
     def __init__(self, stops: StopStrings) -> None:
-        self.matched: str | None = None
+        self.matched: str | int | None = None
         self._stops = stops
         self._held = ""
 
@@ -48,11 +56,17 @@ class StopFinder:
             return ""
         known, text = len(self._held), self._held + text
         if may_stop and (match := self._first_match(text, known)):
-            start, self.matched, self._held = match[0], match[1], ""
-            return text[: start + len(self.matched)] if self._stops.is_shown else text[:start]
+            start, stop = match
+            self.matched, self._held = stop, ""
+            return text[: start + len(stop)] if self._stops.is_shown else text[:start]
         kept = len(text) - self._undecided(text)
         self._held = text[kept:]
         return text[:kept]
+
+    def end_at(self, token: int | None) -> None:
+        """Take in the token that ended the text, if no stop string did before."""
+        if self.matched is None and token is not None:
+            self.matched = self._stops.tokens.get(token)
 
     def finish(self) -> str:
         """Return the text held back for a stop string that did not come."""
