@@ -23,7 +23,6 @@ from wisp_runtime.server.parsing.token_requests import (
     TokenizeRequest,
 )
 from wisp_runtime.server.parsing.tools import tool_use
-from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
@@ -77,7 +76,6 @@ async def _text_of(service: Service, request: TokenizeRequest) -> tuple[str, boo
         return request.prompt, request.add_special_tokens is not False
     fields = {name: getattr(request, name) for name in OF_MESSAGES}
     chat = ChatRequest(model=service.config.name, messages=request.messages or [], **fields)
-    refuse_unsupported(chat)
     tools = tool_use(chat.tools, chat.tool_choice, is_parallel=None)
     return await render_chat(service, chat, tools), bool(request.add_special_tokens)
 

@@ -28,8 +28,6 @@ SHOWN_NAMES = 20  # of the tools that there are, in an error
 
 FUNCTION_CHOICE = '{"type": "function", "function": {"name": "…"}}'
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[A-Za-z0-9_.:/-]+$")]
-
-
 GivenName = Annotated[str, Field(min_length=1, max_length=MAX_GIVEN_NAME_CHARS)]
 """Name in a call of the history: as a model wrote it, whatever it was."""
 
@@ -144,7 +142,7 @@ def tool_use(
     names, is_required = _chosen(choice)
     for name in names:
         if name not in known:
-            there = ", ".join(list(known)[:20])
+            there = ", ".join(list(known)[:SHOWN_NAMES])
             raise bad_request(
                 f"'tool_choice' names {name!r}, which is none of the tools: {there}.", "tool_choice"
             )
