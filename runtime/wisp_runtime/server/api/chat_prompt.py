@@ -153,7 +153,7 @@ async def encode_chat(service: Service, request: ChatRequest) -> Conversation:
     """Apply the model's template to the messages and tokenize the result.
 
     Raises:
-        ApiError: as of :func:`render_chat`, or the messages exceed the context.
+        ApiError: errors of :func:`render_chat`, or the messages exceed the context.
     """
     tools = tool_use(request.tools, request.tool_choice, is_parallel=request.parallel_tool_calls)
     text = await render_chat(service, request, tools)

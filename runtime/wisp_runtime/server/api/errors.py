@@ -61,9 +61,9 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(HTTPStatus.BAD_REQUEST, message, param=param, code=code)
 
 
-def unsupported(param: str, instead: str) -> ApiError:
+def unsupported(param: str, instead: str, code: str = "unsupported_parameter") -> ApiError:
     """The request asks for something that would change the output and is not implemented."""
-    return bad_request(f"{param} is not supported here. {instead}", param, "unsupported_parameter")
+    return bad_request(f"{param} is not supported here. {instead}", param, code)
 
 
 def unknown_model(requested: str, served: Sequence[str]) -> ApiError:

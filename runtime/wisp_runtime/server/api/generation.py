@@ -136,7 +136,7 @@ class Generator:
         """Return the vector that the prompt of ``submit`` is reduced to, float32 numbers.
 
         Raises:
-            ApiError: as of :meth:`deltas`.
+            ApiError: errors of :meth:`deltas`.
         """
         timer = self._telemetry.start_timer(len(submit.prompt))
         self._running.add(submit.request_id)

@@ -11,10 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from wisp_runtime.server.api.chat_prompt import render_chat
-from wisp_runtime.server.api.errors import bad_request, unsupported
+from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.api.logprobs import to_json
 from wisp_runtime.server.parsing.body import read_body
 from wisp_runtime.server.parsing.chat_request import ChatRequest
+from wisp_runtime.server.parsing.refusals import Refusal
 from wisp_runtime.server.parsing.sampling import SAMPLE_TOKEN_CHARS, check_token_ids
 from wisp_runtime.server.parsing.token_requests import (
     MAX_TEXT_CHARS,
@@ -26,11 +27,12 @@ from wisp_runtime.server.parsing.tools import tool_use
 from wisp_runtime.server.service import Service
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
 
-# Field → (values that ask for the default, remedy).
-UNSUPPORTED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "parse_special": ((True,), "Special tokens written in a text are those tokens; strip them from it."),
-    "chat_template": ((), "The model's own chat template is used."),
-    "mm_processor_kwargs": (({},), "Models here read text only."),
+REFUSED = {
+    "parse_special": Refusal(
+        (True,), "Special tokens written in a text are those tokens; strip them from it."
+    ),
+    "chat_template": Refusal((), "The model's own chat template is used."),
+    "mm_processor_kwargs": Refusal(({},), "Models here read text only."),
 }
 
 
@@ -39,10 +41,8 @@ async def tokenize(service: Service, http_request: Request) -> Response:
     request = await read_body(http_request, TokenizeRequest)
     if request.model is not None:
         service.check_name(request.model)
-    for name, (neutral, instead) in UNSUPPORTED.items():
-        value = getattr(request, name)
-        if value is not None and value not in neutral:
-            raise unsupported(name, instead)
+    for name, refusal in REFUSED.items():
+        refusal.check(name, getattr(request, name))
     text, adds_special = await _text_of(service, request)
     if len(text) > MAX_TEXT_CHARS:
         raise bad_request(

@@ -6,7 +6,7 @@ other is refused by name, with a remedy. A field that a request's model declares
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from wisp_runtime.server.api.errors import unsupported
@@ -18,10 +18,21 @@ class Refusal(NamedTuple):
     Attributes:
         neutral: values that ask for what happens anyway, besides null.
         remedy: sentence that follows "X is not supported here."
+        code: code of the error.
     """
 
     neutral: tuple[Any, ...]
     remedy: str
+    code: str = "unsupported_parameter"
+
+    def check(self, name: str, value: Any) -> None:
+        """Check that the field ``name`` asks for what happens anyway.
+
+        Raises:
+            ApiError: 400, naming the field.
+        """
+        if value is not None and value not in self.neutral:
+            raise unsupported(name, self.remedy, self.code)
 
 
 def refusals(remedy: str, **neutral: Any) -> dict[str, Refusal]:
@@ -172,6 +183,17 @@ IGNORED = {
 """Fields that mean something only beside another, which is refused: field → the other."""
 
 
+def without_neutral(body: dict[str, Any], refused: Mapping[str, Refusal]) -> dict[str, Any]:
+    """Return ``body`` without the ``refused`` fields that ask for what happens anyway.
+
+    Raises:
+        ApiError: 400, naming one that asks for more.
+    """
+    for name, refusal in refused.items():
+        refusal.check(name, body.get(name))
+    return {name: value for name, value in body.items() if name not in refused}
+
+
 def without_refused(body: dict[str, Any], known: Collection[str]) -> dict[str, Any]:
     """Return ``body`` without the neutral fields that no model knows.
 
@@ -184,8 +206,7 @@ def without_refused(body: dict[str, Any], known: Collection[str]) -> dict[str, A
     """
     others = [name for name in body if name not in known]
     for name in others:
-        refusal = REFUSALS.get(name)
-        if refusal is not None and body[name] is not None and body[name] not in refusal.neutral:
-            raise unsupported(name, refusal.remedy)
+        if name in REFUSALS:
+            REFUSALS[name].check(name, body[name])
     dropped = {name for name in others if name in REFUSALS or name in IGNORED}
     return {name: value for name, value in body.items() if name not in dropped}

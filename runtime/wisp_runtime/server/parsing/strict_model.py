@@ -14,8 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, model_validator
 
-from wisp_runtime.server.parsing.hints.foreign_fields import without_foreign
-from wisp_runtime.server.parsing.refusals import Refusal
+from wisp_runtime.server.parsing.refusals import Refusal, without_neutral
 
 _BUILDING = Lock()
 
@@ -32,7 +31,7 @@ class StrictModel(BaseModel):
     def _few_fields(cls, value: Any) -> Any:
         """Refuse an object of more fields than there are: each unknown one would make an error of its own."""
         if isinstance(value, dict) and cls.foreign:
-            value = without_foreign(value, cls.foreign)
+            value = without_neutral(value, cls.foreign)
         if isinstance(value, dict) and len(value) > len(cls.model_fields):
             unknown = next(name for name in value if name not in cls.model_fields)
             raise ValueError(f"Unknown parameter: {unknown!r}, and {len(value)} fields altogether.")

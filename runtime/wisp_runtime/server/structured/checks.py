@@ -48,7 +48,7 @@ class GrammarChecks:
         """Return the grammar that the answer to ``request`` must follow, checked; None for any text.
 
         Raises:
-            ApiError: as of :func:`.structure.structure_of` and :meth:`check`.
+            ApiError: errors of :func:`.structure.structure_of` and :meth:`check`.
         """
         if not request.model_fields_set & StructuredFields.model_fields.keys():
             return None

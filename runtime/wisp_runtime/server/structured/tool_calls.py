@@ -27,8 +27,8 @@ async def tool_constraint(
         special: ids of those of the format's markers that grammars see as one token.
 
     Raises:
-        ApiError: as of :meth:`GrammarChecks.check`; it names the tool whose schema is the reason, or all of
-            them if they are too large together.
+        ApiError: errors of :meth:`GrammarChecks.check`; one names the tool whose schema is the reason,
+            or all of them if they are too large together.
     """
     if not has_grammar(tools.callable, is_required=tools.is_required):
         return None

@@ -52,6 +52,17 @@ def begun(deltas):
     return run, generator, stored
 
 
+async def cancelling():
+    """Return what :func:`begun` does, and the task of a cancel that waits for the sequence to close."""
+    run, generator, stored = begun([HELLO])
+    run.start()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    first = asyncio.create_task(run.cancel())
+    await generator.closing.wait()
+    return run, generator, stored, first
+
+
 async def ends_of(stored):
     events = [event async for event in stored.log.follow()]
     kinds = [event.decode().split("\n")[0].removeprefix("event: response.") for event in events]
@@ -76,12 +87,7 @@ def test_a_response_that_is_complete_stays_so_if_it_is_cancelled_while_its_seque
 
 def test_a_second_cancel_waits_for_the_end_of_the_first():
     async def scenario():
-        run, generator, stored = begun([HELLO])
-        run.start()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        first = asyncio.create_task(run.cancel())
-        await generator.closing.wait()
+        run, generator, stored, first = await cancelling()
         second = asyncio.create_task(run.cancel())
         for _ in range(5):
             await asyncio.sleep(0)
@@ -97,15 +103,10 @@ def test_a_second_cancel_waits_for_the_end_of_the_first():
 
 def test_a_client_that_leaves_while_it_cancels_ends_its_own_request_alone():
     async def scenario():
-        run, generator, stored = begun([HELLO])
-        run.start()
-        for _ in range(5):
-            await asyncio.sleep(0)
-        cancelling = asyncio.create_task(run.cancel())
-        await generator.closing.wait()
-        cancelling.cancel()
+        run, generator, stored, first = await cancelling()
+        first.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await cancelling
+            await first
         assert not stored.is_over
         generator.may_close.set()
         await run.cancel()

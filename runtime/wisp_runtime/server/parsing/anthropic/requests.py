@@ -10,32 +10,33 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, field_validator, model_validator
 
-from wisp_runtime.server.api.errors import bad_request, unsupported
+from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.parsing.anthropic.blocks import Content, MarkedModel, Texts
 from wisp_runtime.server.parsing.anthropic.tools import ToolChoice, ToolDefinition
 from wisp_runtime.server.parsing.chat_request import MAX_MESSAGES, few_messages
 from wisp_runtime.server.parsing.generation_request import MAX_STOP_CHARS, MAX_STOPS, Count, Share
 from wisp_runtime.server.parsing.hints import foreign_fields
 from wisp_runtime.server.parsing.hints.foreign_tools import refuse_foreign_message_choice
+from wisp_runtime.server.parsing.refusals import Refusal, without_neutral
 from wisp_runtime.server.parsing.strict_model import StrictModel, by_type
 from wisp_runtime.server.parsing.tools import MAX_TOOLS
 
 _OWN_SERVERS = "It needs Anthropic's servers; leave it out."
-REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
-    "container": ((), _OWN_SERVERS),
-    "mcp_servers": (([],), "Connect to MCP servers in the client and send their tools as 'tools'."),
-    "compaction": ((), "Shorten the conversation in the client."),
-    "fallbacks": (([],), "One model is served here; leave it out."),
-    "fallback_credit_token": ((), _OWN_SERVERS),
-    "thread": ((), "Send the complete conversation; its prefix is found in the cache."),
-    "billing_policy": ((), _OWN_SERVERS),
-    "inference_geo": (("global",), "Requests are computed where this server runs; leave it out."),
-    "speed": (("standard",), "There is one speed; leave it out."),
+REFUSED = {
+    "container": Refusal((), _OWN_SERVERS),
+    "mcp_servers": Refusal(([],), "Connect to MCP servers in the client and send their tools as 'tools'."),
+    "compaction": Refusal((), "Shorten the conversation in the client."),
+    "fallbacks": Refusal(([],), "One model is served here; leave it out."),
+    "fallback_credit_token": Refusal((), _OWN_SERVERS),
+    # The SDK's tool runner goes on without the field at this code.
+    "thread": Refusal(
+        (), "Send the complete conversation; its prefix is found in the cache.", "thread_unsupported_request"
+    ),
+    "billing_policy": Refusal((), _OWN_SERVERS),
+    "inference_geo": Refusal(("global",), "Requests are computed where this server runs; leave it out."),
+    "speed": Refusal(("standard",), "There is one speed; leave it out."),
 }
-"""Fields of Anthropic's that are refused: values that ask for what happens anyway, and the remedy."""
-
-CODES = {"thread": "thread_unsupported_request"}
-"""Codes of refusals at which clients go on without the field, as the SDK's tool runner without ``thread``."""
+"""Fields of Anthropic's that are refused."""
 
 
 class MessageField(StrictModel):
@@ -144,14 +145,7 @@ class CountTokensRequest(MarkedModel):
     @model_validator(mode="before")
     @classmethod
     def _without_refused(cls, value: Any) -> Any:
-        if not isinstance(value, dict):
-            return value
-        for name, (neutral, remedy) in REFUSED.items():
-            if value.get(name) is not None and value[name] not in neutral:
-                error = unsupported(name, remedy)
-                error.code = CODES.get(name, error.code)
-                raise error
-        return {name: field for name, field in value.items() if name not in REFUSED}
+        return without_neutral(value, REFUSED) if isinstance(value, dict) else value
 
     @field_validator("tool_choice", mode="before", json_schema_input_type=ToolChoice | None)
     @classmethod

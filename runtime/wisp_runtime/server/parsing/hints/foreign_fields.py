@@ -6,11 +6,7 @@ The Responses API has its own table beside its model; fields of other servers ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from wisp_runtime.server.api.errors import unsupported
-from wisp_runtime.server.parsing.refusals import Refusal, refusals
+from wisp_runtime.server.parsing.refusals import refusals
 
 USER_MESSAGE = '[{"role": "user", "content": "…"}]'
 
@@ -64,15 +60,3 @@ MESSAGES = {
 TOKENIZE = refusals("Send it as 'prompt', or a chat as 'messages'.", text=[], input=[])
 DETOKENIZE = refusals("Send them as 'tokens'.", token_ids=[], ids=[], input_ids=[])
 EMBEDDING = refusals("Send it as 'input'.", prompt=[], text=[], texts=[], documents=[])
-
-
-def without_foreign(body: dict[str, Any], foreign: Mapping[str, Refusal]) -> dict[str, Any]:
-    """Return ``body`` without the fields of other APIs that ask for what happens anyway.
-
-    Raises:
-        ApiError: 400, naming a field that asks for more, and what it is called here.
-    """
-    for name, refusal in foreign.items():
-        if body.get(name) is not None and body[name] not in refusal.neutral:
-            raise unsupported(name, refusal.remedy)
-    return {name: value for name, value in body.items() if name not in foreign}

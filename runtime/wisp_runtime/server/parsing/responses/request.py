@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, field_validator, model_validator
 
 from wisp_plan.memory.alternatives import MAX_ALTERNATIVES
-from wisp_runtime.server.api.errors import unsupported
 from wisp_runtime.server.parsing.generation_request import (
     MAX_SEED,
     MIN_SEED,
@@ -18,7 +17,7 @@ from wisp_runtime.server.parsing.generation_request import (
     Share,
     StopField,
 )
-from wisp_runtime.server.parsing.refusals import Refusal, without_refused
+from wisp_runtime.server.parsing.refusals import Refusal, without_neutral, without_refused
 from wisp_runtime.server.parsing.responses.items import MAX_ITEMS, Identity, InputItem, input_items
 from wisp_runtime.server.parsing.responses.tools import ResponsesTool, ToolChoice, check_choice, check_tools
 from wisp_runtime.server.parsing.strict_model import StrictModel
@@ -203,11 +202,7 @@ class ResponsesRequest(StrictModel):
         """Refuse fields by name with a remedy; drop those that ask for what happens anyway."""
         if not isinstance(value, dict):
             return value
-        for name, refusal in REFUSED.items():
-            if value.get(name) is not None and value[name] not in refusal.neutral:
-                raise unsupported(name, refusal.remedy)
-        kept = {name: field for name, field in value.items() if name not in REFUSED}
-        return without_refused(kept, cls.model_fields)
+        return without_refused(without_neutral(value, REFUSED), cls.model_fields)
 
     _input = field_validator("input", mode="before", json_schema_input_type=InputField)(input_items)
     _stop = field_validator("stop", mode="plain", json_schema_input_type=StopField | None)(_passed)
