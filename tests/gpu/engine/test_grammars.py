@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ cp = pytest.importorskip("cupy")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 
 from llguidance import LLMatcher, LLTokenizer  # noqa: E402
+
+sys.path.insert(0, str(Path(__file__).parent))
 from test_engine import BF16_NOISE, LIMITS, SPEC, Rig, ScriptedChannel  # noqa: E402
 
 from wisp_runtime.engine.constrained.compiler import GrammarCompiler  # noqa: E402
