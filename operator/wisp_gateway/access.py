@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from wisp_gateway.discovery.key_digests import digest
+from wisp_gateway.discovery.key_digests import NO_KEY, Key, digest
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import (
     DirectoryOutdated,
@@ -35,10 +35,10 @@ RETRY_S = 2  # of keys, or of models, that could not be read yet
 
 @dataclass(frozen=True)
 class Grant:
-    """A model that a request may use, and the priority of its key."""
+    """A model that a request may use, and the key that opens it."""
 
     state: ModelState
-    priority: str
+    key: Key
 
 
 class Access:
@@ -79,9 +79,13 @@ class Access:
 
     def account(self, token: str, host: str) -> str:
         """Return the account for the bytes of a request: a known key, else the client's address."""
-        if token and self._keys.is_known(token, self._model_keys()):
+        if token and self._keys.find(token, self._model_keys()) is not None:
             return f"key:{digest(token).hex()}"
         return f"host:{host}"
+
+    def key_name(self, token: str) -> str:
+        """Return the name of a known key; empty: it has none, or there is no such key."""
+        return (self._keys.find(token, self._model_keys()) or NO_KEY).name if token else ""
 
     def model(self, token: str, by_path: str | None, by_body: str | None) -> Grant:
         """Find the model that the path or the body names; if both do, they must agree.
@@ -93,12 +97,12 @@ class Access:
         """
         name = by_path or by_body or ""
         state = self._registry.find(name)
-        priority = self._keys.priority(token, state.model) if state is not None else None
-        if state is None or priority is None:
+        key = self._keys.key(token, state.model) if state is not None else None
+        if state is None or key is None:
             raise self._refusal(token, name, state.model if state is not None else None)
         if by_path is not None and by_body is not None and not _is_called(state.model, by_body):
             raise ModelNotFound(f"Model {by_body[:200]!r} is not served under /{by_path}/v1.", param="model")
-        return Grant(state, priority)
+        return Grant(state, key)
 
     def pod(self, token: str, by_path: str | None, response_id: str) -> tuple[ModelState, Pod]:
         """Find the pod that stores a response, if the key opens its model.
@@ -108,7 +112,7 @@ class Access:
         """
         state, pod = self._registry.find_pod(tag_of(response_id)) or (None, None)
         is_there = state is not None and by_path in (None, state.model.key)
-        if state is None or pod is None or not is_there or self._keys.priority(token, state.model) is None:
+        if state is None or pod is None or not is_there or self._keys.key(token, state.model) is None:
             raise ResponseNotFound(
                 f"Response {response_id!r} is not stored here. The pod that gave it keeps it in memory, for "
                 "a time and until the pod ends: send the request that made it again."
@@ -124,7 +128,7 @@ class Access:
         if by_path is not None:
             return [self.model(token, by_path, None).state]
         states = self._registry.states()
-        opened = [state for state in states if self._keys.priority(token, state.model) is not None]
+        opened = [state for state in states if self._keys.key(token, state.model) is not None]
         if opened or not self._is_unknown(token):
             return opened
         raise _unauthorized(token)
@@ -145,8 +149,8 @@ class Access:
         )
 
     def _opens_everything(self, token: str) -> bool:
-        return self._keys.is_known(token, self._model_keys()) and all(
-            self._keys.priority(token, state.model) is not None for state in self._registry.states()
+        return self._keys.find(token, self._model_keys()) is not None and all(
+            self._keys.key(token, state.model) is not None for state in self._registry.states()
         )
 
     def _refusal(self, token: str, name: str, model: Model | None) -> GatewayError:
@@ -175,7 +179,7 @@ class Access:
 
     def _is_unknown(self, token: str) -> bool:
         """Return True if something here needs a key, and ``token`` is none."""
-        return self._is_key_needed() and not self._keys.is_known(token, self._model_keys())
+        return self._is_key_needed() and self._keys.find(token, self._model_keys()) is None
 
     def _is_key_needed(self) -> bool:
         """Return True if a key is needed for something here; otherwise every model is open to all."""

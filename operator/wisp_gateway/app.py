@@ -128,12 +128,13 @@ class App:
         self._access.check_before_body(token)
         request_body.check_media_type(client.header(b"content-type"))
         request_body.check_encoding(client.header(b"content-encoding"))
+        client.key_name = self._access.key_name(token)
         account = self._access.account(token, client.host)
         client.held.move_to(account)
         body = await client.read_body(self._config.max_body_bytes)
         grant = self._access.model(token, route.model, body.model(is_named_by_path=route.model is not None))
         state = grant.state
-        client.model_key = state.model.key
+        client.model_key, client.key_name = state.model.key, grant.key.name
         client.charge_model()
         state.arrive()
         self._metrics.received.add(len(body.raw), state.model.key)
@@ -146,7 +147,7 @@ class App:
             prompt=_prompt(client, body, account) if is_routed_by_prompt else None,
             is_stream=body.is_stream,
             entered_s=client.entered_s,
-            priority=grant.priority,
+            priority=grant.key.priority,
             account=account,
             sequences=body.sequences,
             bound_to=bound_to,
@@ -159,7 +160,7 @@ class App:
         token = _token(client)
         self._access.check_before_body(token)
         state, pod = self._access.pod(token, route.model, route.id)
-        client.model_key = state.model.key
+        client.model_key, client.key_name = state.model.key, self._access.key_name(token)
         account = self._access.account(token, client.host)
         await self._until_gone(client, self._stored.serve(client, state, pod, route.path, account))
 

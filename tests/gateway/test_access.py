@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from wisp_gateway.access import Access
-from wisp_gateway.discovery.key_digests import digest
+from wisp_gateway.discovery.key_digests import Key, digest
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.errors import KeysUnread, ModelNotFound, Unauthorized
 from wisp_gateway.inbound.auth import Keyring
@@ -17,9 +17,9 @@ from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import pod_tag
 
-TEAM = {digest("sk-team"): "normal", digest("sk-fast"): "high"}
+TEAM = {digest("sk-team"): Key("team"), digest("sk-fast"): Key("fast.high", "high")}
 CLOSED = Model("prod", "secret", "secret", "Ready", keys=TEAM)
-OTHER = Model("prod", "other", "other", "Ready", keys={digest("sk-other"): "normal"})
+OTHER = Model("prod", "other", "other", "Ready", keys={digest("sk-other"): Key()})
 OPEN = Model("prod", "open", "open", "Ready")
 UNREAD = Model("prod", "unread", "unread", "Ready", keys={}, are_keys_read=False)
 
@@ -74,7 +74,7 @@ def test_a_model_that_a_key_does_not_open_and_one_that_is_not_there_look_alike(t
 def test_a_key_gives_a_priority_or_a_refusal(models, token, name, expect):
     decides = access(*models)
     if isinstance(expect, str):
-        assert decides.model(token, None, name).priority == expect
+        assert decides.model(token, None, name).key.priority == expect
         return
     with pytest.raises(expect):
         decides.model(token, None, name)
@@ -135,7 +135,7 @@ def test_a_key_is_known_as_long_as_a_snapshot_has_it_and_no_request_walks_the_mo
         assert refusal(decides.model, "wrong", None, "absent") is not None
         assert decides.account("wrong", "10.0.0.9") == "host:10.0.0.9"
     assert len(walks) == 1
-    changed = replace(CLOSED, keys={digest("sk-next"): "normal"})
+    changed = replace(CLOSED, keys={digest("sk-next"): Key()})
     registry.update({changed.key: changed, OTHER.key: OTHER})
     assert refusal(decides.check_before_body, "sk-next") is None
     assert refusal(decides.check_before_body, "sk-team") is not None

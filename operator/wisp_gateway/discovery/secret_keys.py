@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
 from wisp_gateway.discovery.api_server import ApiError, ApiServer, Json
-from wisp_gateway.discovery.key_digests import Keys, digest, priority_of
+from wisp_gateway.discovery.key_digests import Key, Keys, parse_key
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,9 @@ class SecretKeys:
         namespace, name = secret.split("/")
         before = self._known.get(secret)
         try:
-            keys: Keys | None = parse(await self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
+            keys: Keys | None = parse(
+                await self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"), secret
+            )
         except ApiError as error:
             self._warn(secret, error)
             keys = {} if error.code == 404 and before is not None else before
@@ -116,17 +118,16 @@ class SecretKeys:
         log.warning("API keys in Secret %s: %s%s", secret, error, remedy.get(error.code, ""))
 
 
-def parse(secret: Json) -> Keys:
-    """Return the keys of a Secret: each value is one key, surrounding white space left out."""
-    keys = {}
+def parse(secret: Json, source: str = "") -> Keys:
+    """Return the keys of a Secret: each value is one key and its limits, surrounding white space left out."""
+    keys: dict[bytes, Key] = {}
     data = secret.get("data")
     for name, value in (data if isinstance(data, dict) else {}).items():
         try:
             key = base64.b64decode(value).decode().strip()
         except (ValueError, TypeError):
             continue  # binary, such as a certificate: no client can send it
-        if key:
-            keys[digest(key)] = priority_of(name)
+        keys |= parse_key(name, key, source, where=f"API keys in Secret {source}, value {name}")
     return keys
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from wisp_gateway.discovery.key_digests import NORMAL, Keys, digest, parse_keys
+from wisp_gateway.discovery.key_digests import NO_KEY, Key, Keys, digest, parse_keys
 from wisp_gateway.discovery.snapshot import Model
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class KeyFile:
             status = self._path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._seen:
-                self._keys = parse_keys(self._path.read_text())
+                self._keys = parse_keys(self._path.read_text(), str(self._path))
                 self._seen = stamp
             self._has_warned = False
         except (OSError, UnicodeDecodeError) as error:
@@ -48,14 +48,14 @@ class ModelKeys:
     """Keys of all models of a snapshot: a look-up takes the same time however many models there are.
 
     Attributes:
-        digests: keys in the models' Secrets.
+        secrets: keys in the models' Secrets.
         files: paths of the models' key files.
         has_open: True if a model has no keys of its own.
         has_closed: True if a model has keys of its own.
         are_read: False if a model's Secret was not read yet.
     """
 
-    digests: frozenset[bytes]
+    secrets: Keys
     files: frozenset[str]
     has_open: bool
     has_closed: bool
@@ -66,7 +66,7 @@ class ModelKeys:
         """Gather the keys of ``models``."""
         is_closed = [model.api_keys_file is not None or model.keys is not None for model in models]
         return cls(
-            digests=frozenset(given for model in models for given in model.keys or ()),
+            secrets={given: key for model in models for given, key in (model.keys or {}).items()},
             files=frozenset(model.api_keys_file for model in models if model.api_keys_file is not None),
             has_open=not all(is_closed),
             has_closed=any(is_closed),
@@ -94,21 +94,20 @@ class Keyring:
         """Return True if ``model`` needs no key."""
         return self._global is None and model.api_keys_file is None and model.keys is None
 
-    def priority(self, token: str, model: Model) -> str | None:
-        """Return the priority that ``token`` has at ``model``; None: it does not open it."""
+    def key(self, token: str, model: Model) -> Key | None:
+        """Return the key by which ``token`` opens ``model``; None: it does not open it."""
         if self.is_open(model):
-            return NORMAL
+            return NO_KEY
         given = digest(token)
         return next((keys[given] for keys in self._guards(model) if given in keys), None)
 
-    def is_known(self, token: str, keys: ModelKeys) -> bool:
-        """Return True if ``token`` is a key of the gateway or of a model."""
+    def find(self, token: str, keys: ModelKeys) -> Key | None:
+        """Return ``token`` as a key of the gateway or of a model, whichever is first; None: it is none."""
         given = digest(token)
-        return (
-            given in keys.digests
-            or self.opens_gateway(token)
-            or any(given in self._file(path).read() for path in keys.files)
-        )
+        files = [self._global] if self._global is not None else []
+        files += [self._file(path) for path in keys.files]
+        of_files = (file.read().get(given) for file in files)
+        return next((key for key in of_files if key is not None), None) or keys.secrets.get(given)
 
     def _guards(self, model: Model) -> Iterator[Keys]:
         if self._global is not None:

@@ -56,6 +56,7 @@ class Client:
         self.request_id = self._request_id()
         self.dialect = dialect.of_request(self.path, self.headers)
         self.model_key = ""  # set once the model is found
+        self.key_name = ""  # set once the API key is known
         self.status = 0
         self.is_streaming = False
         self.own_headers: Headers = []  # of whatever the answer is

@@ -218,8 +218,8 @@ def test_each_value_of_a_secret_is_one_key(values, opening, not_opening):
     keys = secret_keys.parse(fake.secret_object(**values))
     model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
     keyring = Keyring(None)
-    assert [token for token in opening if keyring.priority(token, model) is None] == []
-    assert [token for token in not_opening if keyring.priority(token, model) is not None] == []
+    assert [token for token in opening if keyring.key(token, model) is None] == []
+    assert [token for token in not_opening if keyring.key(token, model) is not None] == []
 
 
 def test_a_slice_of_host_names_is_no_models():
@@ -231,7 +231,7 @@ def test_a_slice_of_host_names_is_no_models():
 def test_the_name_of_a_value_carries_its_priority():
     keys = secret_keys.parse(fake.secret_object(**{"alice": "sk-1", "chat.high": "sk-2", "jobs.low": "sk-3"}))
     model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
-    given = [Keyring(None).priority(token, model) for token in ("sk-1", "sk-2", "sk-3")]
+    given = [Keyring(None).key(token, model).priority for token in ("sk-1", "sk-2", "sk-3")]
     assert given == ["normal", "high", "low"]
 
 

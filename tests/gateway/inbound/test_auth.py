@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from wisp_gateway.discovery.key_digests import digest, parse_keys, priority_of
+from wisp_gateway.discovery.key_digests import Key, digest, parse_keys, priority_of
 from wisp_gateway.inbound.auth import token_of
 
 
 def test_keys_have_names_comments_and_blanks_around_them():
     keys = parse_keys("# comment\nalice: sk-a \n\nsk-bare\nbob:sk:with:colons\nempty:\n")
-    assert keys == {digest(key): "normal" for key in ("sk-a", "sk-bare", "sk:with:colons")}
+    names = {"sk-a": "alice", "sk-bare": "", "sk:with:colons": "bob"}
+    assert keys == {digest(key): Key(name) for key, name in names.items()}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_keys_have_names_comments_and_blanks_around_them():
 )
 def test_the_ending_of_a_keys_name_is_its_priority(name, priority):
     assert priority_of(name) == priority
-    assert parse_keys(f"{name}:sk-1") == {digest("sk-1"): priority}
+    assert parse_keys(f"{name}:sk-1") == {digest("sk-1"): Key(name.strip(), priority)}
 
 
 @pytest.mark.parametrize(
