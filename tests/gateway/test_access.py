@@ -191,7 +191,10 @@ def test_clients_cannot_send_what_only_the_gateway_says_and_the_key_decides_the_
         assert world.post(headers=forged).status_code == 200
     sent = [{k: v for k, v in seen.headers.items() if k.startswith("x-wisp")} for seen in pod.seen]
     tag = pod_tag("default/m", f"m-{pod.port}")
-    expect = [{"x-wisp-priority": priority, "x-wisp-pod-tag": tag} for priority in ("high", "normal", "low")]
+    expect = [
+        {"x-wisp-priority": priority, "x-wisp-pod-tag": tag, "x-wisp-usage": "1"}
+        for priority in ("high", "normal", "low")
+    ]
     assert sent == expect
 
 

@@ -14,6 +14,7 @@ from wisp_gateway.inbound import dialect
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.request_body import BodyScan, RequestBody
 from wisp_gateway.inbound.server import ClientProtocol
+from wisp_gateway.inbound.usage import Usage
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -59,6 +60,7 @@ class Client:
         self.key_name = ""  # set once the API key is known
         self.status = 0
         self.is_streaming = False
+        self.usage: Usage | None = None  # set at the answer's end, if its pod reports it
         self.own_headers: Headers = []  # of whatever the answer is
         self._receive = receive
         self._send = send

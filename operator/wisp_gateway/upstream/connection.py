@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import Callable
 from typing import cast
 
@@ -34,11 +35,12 @@ Sink = Callable[[bytes], None]
 
 
 class Answer:
-    """A pod's answer while it arrives."""
+    """A pod's answer while it arrives, to a request sent at ``sent_s`` on the monotonic clock."""
 
     def __init__(self, connection: Connection) -> None:
         """``feed`` takes each chunk of the body; it is the sink itself once one is attached."""
         loop = asyncio.get_running_loop()
+        self.sent_s = time.monotonic()
         self.status = 0
         self.headers: Headers = []
         self.opened: asyncio.Future[None] = loop.create_future()

@@ -26,6 +26,7 @@ from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.pod import Pod
 from wisp_gateway.routing.prompt import Prompt
 from wisp_gateway.routing.registry import ModelRegistry, Slot
+from wisp_gateway.upstream import usage_report
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.stream_proxy import StreamProxy
@@ -231,9 +232,10 @@ class Proxy:
 
 
 def pod_headers(tokens: Tokens, state: ModelState, pod: Pod, account: str) -> Headers:
-    """Return the gateway's own headers of a request to a pod: token, account, the pod's tag."""
+    """Return the gateway's own headers of a request to a pod."""
     key = state.model.key
-    return [*tokens.for_pods(key), *tokens.for_account(key, account), (TAG_HEADER, pod.tag.encode())]
+    tag = (TAG_HEADER, pod.tag.encode())
+    return [*tokens.for_pods(key), *tokens.for_account(key, account), tag, usage_report.ASK]
 
 
 @asynccontextmanager

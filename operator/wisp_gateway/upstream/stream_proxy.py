@@ -14,6 +14,7 @@ from wisp_gateway.inbound import dialect, sse
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.upstream import usage_report
 from wisp_gateway.upstream.backlog import Backlog
 from wisp_gateway.upstream.connection import Answer
 from wisp_gateway.upstream.pool import answer_headers
@@ -68,7 +69,18 @@ class StreamProxy:
         finally:
             protocol.on_writable = None
             self._backlog.close()
-        await self._client.end_stream(self._partial_line)
+        await self._client.end_stream(self._take_usage())
+
+    def _take_usage(self) -> bytes:
+        """Take the pod's report from the end of the stream; return what is the client's."""
+        last = self._partial_line
+        if not last.startswith(usage_report.COMMENT):
+            return last
+        self._record_usage(last.removeprefix(usage_report.COMMENT))
+        return b""
+
+    def _record_usage(self, report: bytes) -> None:
+        self._client.usage = usage_report.parse(report, self._answer.sent_s - self._client.entered_s)
 
     def _pass_event(self, chunk: bytes) -> None:
         """Pass on a chunk; called from the pod's socket. This is the entire cost of a token."""
@@ -92,6 +104,7 @@ class StreamProxy:
         self._check_size()
         body = bytes(self._body)
         self._sent_bytes = len(body)
+        self._record_usage(self._answer.header(usage_report.HEADER))
         self._state.tokens += sum(int(count) for count in _COMPLETION_TOKENS.findall(body[-4096:])[-1:])
         if self._client.is_streaming:
             client = self._client

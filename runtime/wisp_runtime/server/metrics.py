@@ -137,36 +137,46 @@ class Telemetry:
 
 
 class RequestTimer:
-    """Timer of one sequence. Close it however the sequence ends."""
+    """Timer of one sequence. Close it however the sequence ends.
+
+    Attributes:
+        reason: reason of the end.
+        first_token_s: time from the sequence's admission to its first token; None before it.
+        per_token_s: mean time of each further token; None before the end, and of fewer than two.
+    """
 
     def __init__(self, telemetry: Telemetry, start_s: float) -> None:
         self._telemetry = telemetry
         self._start_s = start_s
         self._first_s: float | None = None
-        self._reason = "abort"
+        self.reason = "abort"
+        self.first_token_s: float | None = None
+        self.per_token_s: float | None = None
 
     def token(self, now_s: float) -> None:
         """Record a token."""
         self._telemetry.rate.add(now_s)
         if self._first_s is None:
             self._first_s = now_s
-            self._telemetry.first_token_s.observe(now_s - self._start_s)
+            self.first_token_s = now_s - self._start_s
+            self._telemetry.first_token_s.observe(self.first_token_s)
 
     def finish(self, now_s: float, reason: str, tokens: int) -> None:
         """Record a regular end."""
-        self._reason = reason
+        self.reason = reason
         self._telemetry.sequence_s.observe(now_s - self._start_s)
         self._telemetry.generation_tokens.observe(tokens)
         if tokens > 1 and self._first_s is not None:
-            self._telemetry.token_s.observe((now_s - self._first_s) / (tokens - 1))
+            self.per_token_s = (now_s - self._first_s) / (tokens - 1)
+            self._telemetry.token_s.observe(self.per_token_s)
 
     def fail(self, reason: str) -> None:
         """Record an end without an answer, by the engine's name of its reason."""
-        self._reason = reason
+        self.reason = reason
 
     def close(self) -> None:
         """Count the sequence by its reason; with neither :meth:`finish` nor :meth:`fail`, it was aborted."""
-        self._telemetry.finished.add(finished_reason=self._reason)
+        self._telemetry.finished.add(finished_reason=self.reason)
 
 
 class TokenRate:

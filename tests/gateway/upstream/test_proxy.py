@@ -42,7 +42,8 @@ def test_a_pod_gets_its_models_token_whatever_the_client_sends(world, tmp_path):
     sent = {name: value for name, value in pod.seen[0].headers.items() if name.startswith("x-wisp-")}
     token = hmac.new(b"k" * 32, b"pod:default/m", hashlib.sha256).hexdigest()
     tag = pod_tag("default/m", f"m-{pod.port}")
-    assert sent == {"x-wisp-token": token, "x-wisp-priority": "normal", "x-wisp-pod-tag": tag}
+    own = {"x-wisp-priority": "normal", "x-wisp-pod-tag": tag, "x-wisp-usage": "1"}
+    assert sent == own | {"x-wisp-token": token}
 
 
 def test_a_pod_that_refuses_the_token_is_replaced_by_another(world):

@@ -28,6 +28,7 @@ from wisp_runtime.server.http.first_request import ServiceEndpoint, at_first_req
 from wisp_runtime.server.http.health import health_endpoints
 from wisp_runtime.server.http.request_id import id_of, with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
+from wisp_runtime.server.http.usage_report import open_report, with_usage
 from wisp_runtime.server.service import Service
 
 log = logging.getLogger(__name__)
@@ -193,6 +194,7 @@ class Admission:
             return
         status, is_counted = CLIENT_LEFT, False
         id_headers = dialect_of(scope).id_headers
+        open_report(scope)
 
         def count() -> None:
             nonlocal is_counted
@@ -212,7 +214,7 @@ class Admission:
             status = message.get("status", status)
             count()
             is_start = message["type"] == "http.response.start"
-            await send(with_request_id(message, scope, id_headers) if is_start else message)
+            await send(with_usage(with_request_id(message, scope, id_headers)) if is_start else message)
 
         try:
             await self._admit(scope, receive_and_count, send_and_record)

@@ -28,6 +28,7 @@ from wisp_runtime.server.api.errors import (
 )
 from wisp_runtime.server.api.logprobs import PromptReport
 from wisp_runtime.server.error_budget import ErrorBudget
+from wisp_runtime.server.http import usage_report
 from wisp_runtime.server.metrics import RequestTimer, Telemetry
 from wisp_runtime.server.text.deltas import TextDeltas
 from wisp_runtime.server.text.detokenizer import Detokenizer
@@ -51,6 +52,7 @@ class Choice:
         report: report of the log-probabilities of its prompt, or None.
         is_scored_only: whether its prompt alone is of interest: the token that is generated is dropped.
         total_logprob: sum of the log-probabilities of its tokens, where they are reported.
+        timer: timer of its sequence, once that has begun.
     """
 
     submit: Submit
@@ -62,6 +64,7 @@ class Choice:
     cached_tokens: int = 0
     generated_tokens: int = 0
     total_logprob: float = 0.0
+    timer: RequestTimer | None = None
 
     @property
     def mean_logprob(self) -> float:
@@ -106,7 +109,7 @@ class Generator:
             min_tokens=submit.sampling.min_tokens,
             shows_end=choice.stops.is_shown,
         )
-        timer = self._telemetry.start_timer(len(submit.prompt))
+        timer = choice.timer = self._telemetry.start_timer(len(submit.prompt))
         self._running.add(submit.request_id)
         try:
             async with aclosing(self._engine.submit(submit)) as events:
@@ -146,6 +149,7 @@ class Generator:
                     self._raise_failure(event, timer)
                     if event.pooled is not None:
                         timer.finish(time.monotonic(), "stop", 0)
+                        usage_report.current().add_pooled(len(submit.prompt), event.cached_tokens, timer)
                         return event.pooled
             raise engine_failed("The engine ended a request for a vector without one.")
         except EngineDied as error:
@@ -185,19 +189,20 @@ class Generator:
         """Yield (index, delta) of several choices as they come, each until its end."""
         for index, choice in enumerate(choices):
             choice.submit = replace(choice.submit, choice=index)
-        if len(choices) == 1 and _backlog(choices[0].submit.max_tokens, choices[0]) <= MAX_BACKLOG:
-            async with aclosing(self.deltas(choices[0])) as deltas:
-                async for delta in deltas:
-                    yield 0, delta
-            return
-        async with self._pumps(choices) as queue:
-            open_choices = len(choices)
-            while open_choices:
-                item = await queue.get()
-                if isinstance(item, BaseException):
-                    raise item
-                open_choices -= item[1].finish is not None
-                yield item
+        with usage_report.current().counting(choices):
+            if len(choices) == 1 and _backlog(choices[0].submit.max_tokens, choices[0]) <= MAX_BACKLOG:
+                async with aclosing(self.deltas(choices[0])) as deltas:
+                    async for delta in deltas:
+                        yield 0, delta
+                return
+            async with self._pumps(choices) as queue:
+                open_choices = len(choices)
+                while open_choices:
+                    item = await queue.get()
+                    if isinstance(item, BaseException):
+                        raise item
+                    open_choices -= item[1].finish is not None
+                    yield item
 
     @asynccontextmanager
     async def _pumps(

@@ -14,6 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from wisp_runtime.server.api.dialects import error_event
 from wisp_runtime.server.api.errors import ApiError, internal_error
+from wisp_runtime.server.http.usage_report import last_comment
 
 DONE = b"data: [DONE]\n\n"
 HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -96,7 +97,7 @@ class EventStream(Response):
             except Exception as error:
                 log.exception("a response ended with a bug of ours")
                 await send(_last(internal_error(error), scope))
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": last_comment(), "more_body": False})
 
 
 def _last(error: ApiError, scope: Scope) -> Message:

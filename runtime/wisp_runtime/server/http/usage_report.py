@@ -1,0 +1,104 @@
+"""Usage of a request's answer, reported to the gateway alone.
+
+The gateway asks with a header that it passes on from no client. An answer that is not streamed gets a
+header, a stream a comment at its end: without a newline, so that the gateway holds it back like any partial
+line. Nothing is done per token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from starlette.types import Message, Scope
+
+from wisp_runtime.engine.transport.messages import Submit
+from wisp_runtime.server.metrics import RequestTimer
+
+HEADER = b"x-wisp-usage"
+COMMENT = b": wisp-usage "
+
+
+class CountedChoice(Protocol):
+    """The counts of one choice of an answer."""
+
+    submit: Submit
+    cached_tokens: int
+    generated_tokens: int
+    timer: RequestTimer | None
+
+
+class UsageReport:
+    """Token counts of one request, summed over its sequences; each prompt counts once."""
+
+    def __init__(self) -> None:
+        self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
+        self._timer: RequestTimer | None = None
+
+    @contextmanager
+    def counting(self, choices: Sequence[CountedChoice]) -> Iterator[None]:
+        """Add ``choices`` at the end of the block, however it ends."""
+        try:
+            yield
+        finally:
+            for choice in {id(choice.submit.prompt): choice for choice in choices}.values():
+                self._prompt_tokens += len(choice.submit.prompt)
+                self._cached_tokens += choice.cached_tokens
+            self._completion_tokens += sum(choice.generated_tokens for choice in choices)
+            self._timer = next((choice.timer for choice in choices if choice.timer), self._timer)
+
+    def add_pooled(self, prompt_tokens: int, cached_tokens: int, timer: RequestTimer) -> None:
+        """Add a prompt that was reduced to a vector."""
+        self._prompt_tokens += prompt_tokens
+        self._cached_tokens += cached_tokens
+        self._timer = timer
+
+    def text(self) -> bytes:
+        """Return the report as JSON; empty before any sequence ended."""
+        timer = self._timer
+        if timer is None:
+            return b""
+        report = {
+            "promptTokens": self._prompt_tokens,
+            "cachedTokens": self._cached_tokens,
+            "completionTokens": self._completion_tokens,
+            "finish": timer.reason,
+            "firstTokenSeconds": _rounded(timer.first_token_s),
+            "perTokenSeconds": _rounded(timer.per_token_s),
+        }
+        return json.dumps(report, separators=(",", ":")).encode()
+
+
+_current: ContextVar[UsageReport | None] = ContextVar("usage_report", default=None)
+
+
+def open_report(scope: Scope) -> None:
+    """Begin the report of a request whose sender asks for one."""
+    is_wanted = any(name == HEADER for name, _ in scope["headers"])
+    _current.set(UsageReport() if is_wanted else None)
+
+
+def current() -> UsageReport:
+    """Return the report of the request that is being served; one that nobody reads if none is wanted."""
+    return _current.get() or UsageReport()
+
+
+def with_usage(message: Message) -> Message:
+    """Return the start of a complete answer with the report, if one is wanted."""
+    report = _current.get()
+    text = report.text() if report is not None else b""
+    return {**message, "headers": [*message.get("headers", ()), (HEADER, text)]} if text else message
+
+
+def last_comment() -> bytes:
+    """Return the end of a stream: the report, or nothing."""
+    report = _current.get()
+    text = report.text() if report is not None else b""
+    return COMMENT + text if text else b""
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 6)

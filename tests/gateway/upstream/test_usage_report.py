@@ -1,0 +1,106 @@
+"""Usage of an answer: a pod's report reaches the gateway, and never its client."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from wisp_gateway.inbound.usage import Usage
+from wisp_gateway.upstream import usage_report
+
+REPORT = {
+    "promptTokens": 31,
+    "cachedTokens": 16,
+    "completionTokens": 12,
+    "finish": "stop",
+    "firstTokenSeconds": 0.5,
+    "perTokenSeconds": 0.004,
+}
+TEXT = json.dumps(REPORT).encode()
+ENDS = b"data: [DONE]\n\n"
+
+
+@pytest.fixture
+def seen(world, monkeypatch) -> list[Usage | None]:
+    """Usages that the application accounts, one a request."""
+    usages: list[Usage | None] = []
+
+    def account(app, client):
+        usages.append(client.usage)
+
+    monkeypatch.setattr("wisp_gateway.app.App._account", account)
+    return usages
+
+
+def ask(world, seen, handler, **more):
+    world.model("m", world.pod(handler))
+    got = world.start().post(json={"model": "m", "messages": [], **more})
+    world.until(lambda: seen)
+    return got, seen[0]
+
+
+def test_the_report_in_an_answers_head_is_kept_and_not_passed_on(world, seen):
+    body = b'{"choices": []}'
+    pod = world.does.write(world.answer(200, body, f"x-wisp-usage: {TEXT.decode()}"))
+    got, usage = ask(world, seen, pod)
+    assert got.content == body
+    assert not [name for name in got.headers if name.startswith("x-wisp")]
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (31, 16, 12)
+    assert (usage.finish, usage.per_token_s) == ("stop", 0.004)
+    assert usage.first_token_s >= 0.5  # the time in the gateway comes on top
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
+def test_the_report_at_a_streams_end_is_kept_and_cut_off_however_it_is_split(world, seen, chunk_bytes):
+    events = world.event("w0 ") + world.event("", "stop") + ENDS
+    text = events + usage_report.COMMENT + TEXT
+    chunks = [world.framed(text[start : start + chunk_bytes]) for start in range(0, len(text), chunk_bytes)]
+    got, usage = ask(world, seen, world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n"), stream=True)
+    assert got.content == events
+    assert usage.completion_tokens == 12
+
+
+def test_the_pod_is_asked_and_a_client_cannot_ask(world):
+    pod = world.pod()
+    world.model("m", pod)
+    assert world.start().post(headers={"x-wisp-usage": "client"}).status_code == 200
+    assert pod.seen[0].headers["x-wisp-usage"] == "1"
+
+
+@pytest.mark.parametrize("comment", [b": wisp-usage", b": other", b": wisp-usageX {}"])
+def test_another_partial_line_at_the_end_is_the_clients(world, seen, comment):
+    text = world.event("w0 ") + comment
+    got, usage = ask(
+        world, seen, world.does.write(world.STREAM_HEAD, world.framed(text), b"0\r\n\r\n"), stream=True
+    )
+    assert (got.content, usage) == (text, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"promptTokens": -1},
+        {"promptTokens": True},
+        {"completionTokens": 10**9},
+        {"completionTokens": "12"},
+        {"finish": "a\nb"},
+        {"finish": None},
+        {"firstTokenSeconds": float("nan")},
+        {"perTokenSeconds": float("inf")},
+        {"perTokenSeconds": -0.1},
+        {"perTokenSeconds": 2e6},
+    ],
+)
+def test_a_report_that_cannot_be_true_counts_as_none(change):
+    assert usage_report.parse(json.dumps(REPORT | change).encode(), 0.0) is None
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b"1", b"{}", b"[" * 100_000, b"\xff"])
+def test_a_text_that_is_no_report_counts_as_none(text):
+    assert usage_report.parse(text, 0.0) is None
+
+
+def test_times_may_be_unknown_and_the_first_includes_the_gateways():
+    text = json.dumps(REPORT | {"perTokenSeconds": None}).encode()
+    assert usage_report.parse(text, 2.0) == Usage(31, 16, 12, "stop", 2.5, None)
