@@ -1,19 +1,21 @@
 """Servers that the clients ask: a scripted model, and SmolLM2 on the CPU.
 
-The clients live in an environment of their own (run.sh); the servers run with ``SERVER_PYTHON``.
+The clients live in an environment of their own (run.sh); the servers run with ``SERVER_PYTHON``. SmolLM2's
+words depend on the CPU that computes them, greedy ones too: no test may rely on them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
+import re
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import httpx
 import pytest
@@ -21,7 +23,11 @@ import pytest
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("SERVER_PYTHON", str(HERE.parents[1] / ".venv/bin/python"))
 TOKEN = "sk-unused"
-START_S = 120.0
+START_S = 300.0
+HELLO = "Hello, wörld!"
+"""Answer of the scripted model to a message that names none."""
+BOUNDED = 1000
+"""``max_tokens`` beyond any answer to a bounded schema, with all the spaces that its grammar allows."""
 
 
 @dataclass(frozen=True)
@@ -43,15 +49,20 @@ class Served:
         """Tokens of an answer: the scripted model has one a byte, the other's answers shall be short."""
         return 1000 if self.is_scripted else 64
 
+    def may_say(self, text: str) -> bool:
+        """Return whether ``text`` may answer a greeting."""
+        return text == HELLO if self.is_scripted else bool(text)
+
     @property
     def v1(self) -> str:
         return f"{self.url}/v1"
 
 
 @contextmanager
-def _process(*command: str) -> Iterator[subprocess.Popen[str]]:
+def _process(*command: str, stderr: IO[str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """Run a process until the block ends."""
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": stderr}
+    with subprocess.Popen(command, text=True, **pipes) as process:
         try:
             yield process
         finally:
@@ -76,11 +87,11 @@ def scripted(families: dict[str, Served]) -> Served:
 def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     program = str(Path(PYTHON).with_name("wisp-runtime"))
     example = subprocess.run([program, "example"], check=True, stdout=subprocess.PIPE, text=True)
-    url = f"http://127.0.0.1:{(port := _free_port())}"
-    address = ["--host", "127.0.0.1", "--port", str(port), "--served-name", "smollm2"]
-    with _process(program, "serve", example.stdout.strip(), "--device", "cpu", *address):
-        _wait_until_ready(url)
-        yield Served(url, "smollm2", is_scripted=False)
+    address = ["--host", "127.0.0.1", "--port", "0", "--served-name", "smollm2"]
+    log = tmp_path_factory.mktemp("smollm2") / "log"
+    command = [program, "serve", example.stdout.strip(), "--device", "cpu", *address]
+    with log.open("w") as stderr, _process(*command, stderr=stderr) as process:
+        yield Served(_url_once_ready(process, log), "smollm2", is_scripted=False)
 
 
 @pytest.fixture(scope="session", params=["scripted", "smollm2"])
@@ -89,19 +100,14 @@ def model(request: pytest.FixtureRequest) -> Served:
     return request.getfixturevalue(request.param)
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def _wait_until_ready(url: str) -> None:
+def _url_once_ready(process: subprocess.Popen[str], log: Path) -> str:
+    """Return the address that the server's log names, as soon as it serves."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
-        try:
-            if httpx.get(f"{url}/readyz").status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
+        assert process.poll() is None, log.read_text()
+        if address := re.search(r"listening on (http://\S+)\n", log.read_text()):
+            with suppress(httpx.TransportError):
+                if httpx.get(f"{address[1]}/readyz", timeout=START_S).status_code == 200:
+                    return address[1]
         time.sleep(0.2)
-    raise TimeoutError(f"the server was not ready within {START_S:g} s")
+    raise TimeoutError(f"the server was not ready within {START_S:g} s: {log.read_text()}")

@@ -4,12 +4,13 @@ import asyncio
 import json
 import sys
 from pathlib import Path
+from typing import Literal
 
 import openai
 import pytest
-from conftest import TOKEN
+from conftest import BOUNDED, TOKEN
 from mcp import ClientSession, StdioServerParameters, stdio_client
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from pydantic_ai import Agent
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
@@ -22,21 +23,18 @@ KINDS = [OpenAIChatModel, OpenAIResponsesModel]
 class Weather(BaseModel):
     """Weather of a city."""
 
-    city: str = Field(max_length=12)  # so short that a small model ends it, too
+    city: Literal["Oslo", "Bergen"]  # any model ends it
 
 
-def agent_of(kind, served, **fields):
+def agent_of(kind, served, settings=None, **fields):
     provider = OpenAIProvider(base_url=served.v1, api_key=TOKEN)
-    return Agent(
-        kind(served.name, provider=provider),
-        model_settings={"max_tokens": served.max_tokens, "temperature": 0},
-        **fields,
-    )
+    settings = {"max_tokens": served.max_tokens, "temperature": 0, **(settings or {})}
+    return Agent(kind(served.name, provider=provider), model_settings=settings, **fields)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_answers(kind, model):
-    assert agent_of(kind, model).run_sync("Say hello.").output
+    assert model.may_say(agent_of(kind, model).run_sync("Say hello.").output)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -53,8 +51,9 @@ def test_an_agent_calls_its_tool(kind, scripted):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_agent_gives_an_object(kind, model):
-    answer = agent_of(kind, model, output_type=Weather, retries=0).run_sync(ASK)
-    assert isinstance(answer.output, Weather)
+    one_call = {"max_tokens": BOUNDED, "parallel_tool_calls": False}
+    answer = agent_of(kind, model, one_call, output_type=Weather, retries=0).run_sync(ASK)
+    assert answer.output.city == "Oslo" or not model.is_scripted
 
 
 def test_a_loop_over_an_mcp_server_ends_with_what_its_tool_said(scripted):

@@ -24,7 +24,7 @@ def test_the_document_is_true(scripted, tmp_path):
     command = [
         *(SCHEMATHESIS, "--config-file", SETTINGS, "run", f"{scripted.url}/openapi.json"),
         *("--max-examples", EXAMPLES or FEW, "--no-color", "--suppress-health-check", "all", "--seed", "17"),
-        *("--exclude-checks", LEFT_OUT),
+        *("--exclude-checks", LEFT_OUT, "--request-timeout", "300"),
         *("--phases", "coverage,fuzzing,stateful" if EXAMPLES else "fuzzing,stateful"),
     ]
     tried = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path)
