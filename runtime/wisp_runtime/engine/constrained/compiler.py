@@ -3,23 +3,27 @@
 A request waits in the scheduler's queue meanwhile, within that queue's bounds: a grammar that does not
 compile is refused before a token is computed. The server has checked its text (:mod:`.limits`), so that the
 time of each is bounded.
+
+Copies of one parser share its lexer, behind a lock: their masks are computed one after another. So a grammar
+that many answers follow at a time is compiled again, once for every :data:`ANSWERS_A_LEXER` of them.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.engine.constrained.constraint import Constraint
-from wisp_runtime.engine.constrained.grammar import Grammar, reason
+from wisp_runtime.engine.constrained.grammar import Grammar, executor_threads, reason
 from wisp_runtime.engine.constrained.limits import parser_limits
 from wisp_runtime.engine.constrained.thinking import thinking_of
 from wisp_runtime.engine.transport.messages import Submit
@@ -32,17 +36,49 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_COMPILED = 64
+MAX_LEXERS = 64  # of all grammars together, but for those of answers that are being written
 COMPILED_AT_A_TIME = 2  # a grammar that takes long does not hold up the others
+ANSWERS_A_LEXER = 4
+QUICK_S = 0.02  # to compile a grammar; one that takes longer has one lexer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Lexer:
+    """A grammar's parser at its start, and the answers whose parsers are copies of it."""
+
+    matcher: LLMatcher
+    answers: WeakSet[Grammar] = field(default_factory=WeakSet)
+
+
+@dataclass(frozen=True, eq=False)
 class Compiled:
-    """A grammar's parser at its start, which each answer copies; or the reason why there is none."""
+    """A compiled grammar.
 
-    matcher: LLMatcher | None
-    vocabulary: Vocabulary | None
+    Args:
+        vocabulary: tokens that it counts; None if it is refused.
+        lexers: parsers that answers copy; one thread at a time adds some.
+        is_quick: whether it may have several.
+        refusal: reason why there is none.
+    """
+
+    vocabulary: Vocabulary | None = None
+    lexers: list[Lexer] = field(default_factory=list)
+    is_quick: bool = False
     refusal: str = ""
+
+    def wants_lexer(self, waiting: int) -> bool:
+        """Return whether the answers, with those that wait to begin, are many for the lexers there are."""
+        answers = waiting + sum(len(lexer.answers) for lexer in self.lexers)
+        count = len(self.lexers)
+        return self.is_quick and count < executor_threads() and answers > ANSWERS_A_LEXER * count
+
+    def answer(self) -> Grammar:
+        """Return the parser of an answer."""
+        assert self.vocabulary is not None
+        lexer = min(self.lexers, key=lambda lexer: len(lexer.answers))
+        grammar = Grammar(lexer.matcher.deep_copy(), self.vocabulary, lexer)
+        lexer.answers.add(grammar)
+        return grammar
 
 
 class GrammarCompiler:
@@ -60,6 +96,7 @@ class GrammarCompiler:
         self._threads: ThreadPoolExecutor | None = None
         self._compiled: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._waiting: dict[str, tuple[Submit, Future[Compiled]]] = {}
+        self._waiting_for = Counter[str]()  # requests by grammar
 
     @property
     def is_idle(self) -> bool:
@@ -69,15 +106,16 @@ class GrammarCompiler:
     def add(self, request: Submit) -> None:
         """Have the grammar of ``request`` compiled; :meth:`take` returns its rule afterwards."""
         assert request.constraint is not None
+        self._waiting_for[request.constraint] += 1
         self._waiting[request.request_id] = request, self._job(request.constraint)
 
     def forget(self, request_id: str) -> None:
         """Forget a request that ended, if it waits; do not begin what only it waits for."""
-        request, job = self._waiting.pop(request_id, (None, None))
-        if request is None or job is None or any(job is other for _, other in self._waiting.values()):
+        if request_id not in self._waiting:
             return
-        if job.cancel() and request.constraint is not None:
-            self._compiled.pop(request.constraint, None)
+        text, job = self._remove(request_id)
+        if not self._waiting_for[text] and job.cancel():
+            self._compiled.pop(text, None)
 
     def close(self) -> None:
         """Begin no compile any more; the process would end only after those that wait."""
@@ -91,54 +129,83 @@ class GrammarCompiler:
     def take(self) -> list[tuple[str, Constraint | str]]:
         """Return requests by id whose grammars are compiled, with their rules, or why they are refused."""
         compiled = [request for request, job in self._waiting.values() if job.done()]
-        jobs = [self._waiting.pop(request.request_id)[1] for request in compiled]
+        jobs = [self._remove(request.request_id)[1] for request in compiled]
         self._evict()
         return [
             (request.request_id, _constraint(request, job.result()))
             for request, job in zip(compiled, jobs, strict=True)
         ]
 
+    def _remove(self, request_id: str) -> tuple[str, Future[Compiled]]:
+        """Remove a request that waits; return its grammar, and the job that it waits for."""
+        request, job = self._waiting.pop(request_id)
+        text = request.constraint or ""
+        self._waiting_for[text] -= 1
+        if not self._waiting_for[text]:
+            del self._waiting_for[text]
+        return text, job
+
     def _job(self, text: str) -> Future[Compiled]:
         job = self._compiled.get(text)
         if job is None:
-            self._threads = self._threads or ThreadPoolExecutor(
-                COMPILED_AT_A_TIME, thread_name_prefix="grammar"
-            )
-            job = self._compiled[text] = self._threads.submit(self._compile, text)
+            job = self._compiled[text] = self._submit(self._compile, text)
+        elif job.done() and job.result().wants_lexer(self._waiting_for[text]):
+            job = self._compiled[text] = self._submit(self._add_lexers, text, job.result())
         self._compiled.move_to_end(text)
         return job
 
+    def _submit(self, *call: Any) -> Future[Compiled]:
+        self._threads = self._threads or ThreadPoolExecutor(COMPILED_AT_A_TIME, thread_name_prefix="grammar")
+        return self._threads.submit(*call)
+
     def _evict(self) -> None:
         """Forget the grammars that were used longest ago, of those that are compiled."""
-        surplus = len(self._compiled) - MAX_COMPILED
-        done = (text for text, job in self._compiled.items() if job.done())
-        for text in list(islice(done, max(0, surplus))):
+        lexers = {text: len(job.result().lexers) if job.done() else 1 for text, job in self._compiled.items()}
+        surplus = sum(lexers.values()) - MAX_LEXERS
+        for text in [text for text, job in self._compiled.items() if job.done()]:
+            if surplus <= 0:
+                return
             del self._compiled[text]
+            surplus -= lexers[text]
 
     def _compile(self, text: str) -> Compiled:
         try:
             return self._compiled_now(text)
         except BaseException as error:  # a panic of the library must end this request alone
             log.exception("a grammar could not be compiled")
-            why = f"the grammar of the answer broke its compiler ({type(error).__name__})"
-            return Compiled(None, None, why)
+            return Compiled(refusal=f"the grammar of the answer broke its compiler ({type(error).__name__})")
 
     def _compiled_now(self, text: str) -> Compiled:
-        from llguidance import LLMatcher
-
         if self._read_vocabulary is None:
-            return Compiled(None, None, "this engine has no tokenizer; leave the constraint out")
+            return Compiled(refusal="this engine has no tokenizer; leave the constraint out")
         try:
             with self._lock:
                 vocabulary = self._vocabulary = self._vocabulary or self._read_vocabulary()
         except RuntimeFailure as error:
-            return Compiled(None, None, error.message)
-        matcher = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=parser_limits())
+            return Compiled(refusal=error.message)
+        began_s = perf_counter()
+        matcher = _matcher(vocabulary, text)
         if matcher.is_error():
-            return Compiled(
-                None, None, f"the grammar of the answer cannot be used: {reason(matcher.get_error())}"
-            )
-        return Compiled(matcher, vocabulary)
+            why = reason(matcher.get_error())
+            return Compiled(refusal=f"the grammar of the answer cannot be used: {why}")
+        is_quick = perf_counter() - began_s < QUICK_S
+        return self._add_lexers(text, Compiled(vocabulary, [Lexer(matcher)], is_quick))
+
+    def _add_lexers(self, text: str, compiled: Compiled) -> Compiled:
+        """Compile a grammar again, as often as its answers are too many for its lexers."""
+        while compiled.vocabulary is not None and compiled.wants_lexer(self._waiting_for[text]):
+            try:
+                compiled.lexers.append(Lexer(_matcher(compiled.vocabulary, text)))
+            except BaseException:  # a panic of the library; there are other lexers
+                log.exception("a grammar could not be compiled again")
+                break
+        return compiled
+
+
+def _matcher(vocabulary: Vocabulary, text: str) -> LLMatcher:
+    from llguidance import LLMatcher
+
+    return LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=parser_limits())
 
 
 def compiler_of(path: Path, spec: ModelSpec) -> GrammarCompiler:
@@ -154,10 +221,9 @@ def compiler_of(path: Path, spec: ModelSpec) -> GrammarCompiler:
 
 def _constraint(request: Submit, compiled: Compiled) -> Constraint | str:
     """Return the rule on the answer to ``request``, or why it is refused."""
-    if compiled.matcher is None or compiled.vocabulary is None:
+    if compiled.vocabulary is None:
         return compiled.refusal
-    matcher, vocabulary = compiled.matcher, compiled.vocabulary
-    ends = {*vocabulary.end_ids.tolist(), *request.stop_token_ids}
-    rule = thinking_of(request.thinking, lambda: Grammar(matcher.deep_copy(), vocabulary), ends)
+    ends = {*compiled.vocabulary.end_ids.tolist(), *request.stop_token_ids}
+    rule = thinking_of(request.thinking, compiled.answer, ends)
     assert rule is not None
     return rule

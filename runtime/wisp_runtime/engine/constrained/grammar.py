@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from wisp_runtime.engine.constrained.vocabulary import Vocabulary
 
-MAX_MASK_THREADS = 16
+MAX_MASK_THREADS = 8
 MIN_PARALLEL = 4  # masks that are worth threads: one takes 50 us
 SLOW_MASK_S = 0.005
 SLOW_STEP_S = 0.05  # of the masks of a step: the next are timed one by one
@@ -33,14 +33,16 @@ class Grammar:
     Args:
         matcher: parser at the grammar's start; this object owns it.
         vocabulary: tokens that it counts.
+        lexer: object that stands for the lexer it shares with copies of its parser; None: it shares none.
 
     Attributes:
         error: see :class:`.constraint.Constraint`.
         is_slow: whether its masks are timed one by one, because those of a step took long.
     """
 
-    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, matcher: LLMatcher, vocabulary: Vocabulary, lexer: object = None) -> None:
         self.matcher, self.vocabulary = matcher, vocabulary
+        self.lexer_id = id(self if lexer is None else lexer)
         self.error = ""
         self.is_slow = False
         self._pending: list[int] = []
@@ -103,14 +105,19 @@ def reason(error: str) -> str:
     return ": ".join([first.rstrip(":"), *causes])[:MAX_REASON_CHARS].rstrip(".")
 
 
+def executor_threads() -> int:
+    """Return the number of threads that compute masks."""
+    import os
+
+    return max(1, min(len(os.sched_getaffinity(0)), MAX_MASK_THREADS))
+
+
 @cache
 def executor() -> LLExecutor:
     """Return the threads that compute masks."""
-    import os
-
     from llguidance import LLExecutor
 
-    return LLExecutor(max(1, min(len(os.sched_getaffinity(0)), MAX_MASK_THREADS)))
+    return LLExecutor(executor_threads())
 
 
 def fill_rows(grammars: Sequence[tuple[Grammar, int]], rows: Array) -> None:
@@ -121,7 +128,8 @@ def fill_rows(grammars: Sequence[tuple[Grammar, int]], rows: Array) -> None:
         rows: ``[R, ceil(vocab / 32)]`` uint32, contiguous. An erroneous grammar's row means nothing.
     """
     together = [entry for entry in grammars if not entry[0].is_slow]
-    if len(together) < MIN_PARALLEL:
+    lexers = {grammar.lexer_id for grammar, _ in together}
+    if len(together) < MIN_PARALLEL or len(lexers) == 1:
         together = []
     for grammar, index in grammars if not together else [entry for entry in grammars if entry[0].is_slow]:
         _fill_timed(grammar, rows[index])
@@ -144,11 +152,9 @@ def _fill_timed(grammar: Grammar, row: Array) -> None:
 
 
 def _fill_together(grammars: Sequence[tuple[Grammar, int]], rows: Array) -> None:
-    """Compute masks in the threads of :func:`executor`."""
-    pending = [(grammar.matcher, grammar.take_pending()) for grammar, _ in grammars]
-    for matcher, tokens in pending:
-        matcher.consume_tokens(tokens[:-1])  # mostly none
-    if last := [(matcher, tokens[-1]) for matcher, tokens in pending if tokens]:
-        executor().consume_token_par(last)
-    parsers = [(grammar.matcher, index) for grammar, index in grammars]
+    """Compute masks in the threads of :func:`executor`: of one lexer one after another, it has a lock."""
+    for grammar, _ in grammars:
+        grammar.matcher.consume_tokens(grammar.take_pending())  # 3 us each, less than to wake threads
+    neighbours = sorted(grammars, key=lambda entry: entry[0].lexer_id)
+    parsers = [(grammar.matcher, index) for grammar, index in neighbours]
     executor().unsafe_compute_mask_ptr(parsers, rows.ctypes.data, rows[0].nbytes, len(rows))

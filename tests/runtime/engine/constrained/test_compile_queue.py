@@ -3,12 +3,13 @@
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from wisp_plan.memory.cache import one_pool
-from wisp_runtime.engine.constrained.compiler import COMPILED_AT_A_TIME, GrammarCompiler
+from wisp_runtime.engine.constrained.compiler import ANSWERS_A_LEXER, COMPILED_AT_A_TIME, GrammarCompiler
 from wisp_runtime.engine.execution.runner import run_step
 from wisp_runtime.engine.loop import run
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
@@ -190,3 +191,60 @@ def test_a_request_that_can_never_run_is_refused_before_its_grammar_is_compiled(
     )
     serve(channel, gate)
     assert channel.ends == {"a": "refused"}
+
+
+def compiled(compiler, count, text=DIGITS, first=0):
+    """Ask for ``count`` answers at once; return their grammars."""
+    for number in range(count):
+        compiler.add(asked(f"r{first + number}", text))
+    taken = []
+    while not compiler.is_idle:
+        compiler.wait(60)
+        taken += compiler.take()
+    return [constraint for _, constraint in taken]
+
+
+@pytest.mark.parametrize(
+    ("threads", "answers", "lexers"),
+    [
+        (8, 1, 1),
+        (8, ANSWERS_A_LEXER, 1),
+        (8, ANSWERS_A_LEXER + 1, 2),
+        (8, 32, 8),
+        (8, 50, 8),
+        (2, 32, 2),
+        (1, 32, 1),
+    ],
+)
+def test_a_grammar_of_many_answers_at_a_time_has_several_lexers_each_with_as_many(
+    monkeypatch, threads, answers, lexers
+):
+    gate = Gate()
+    monkeypatch.setattr("wisp_runtime.engine.constrained.compiler.executor_threads", lambda: threads)
+    monkeypatch.setattr("wisp_runtime.engine.constrained.compiler.QUICK_S", 60)
+    compiler = GrammarCompiler(gate.read)
+    threading.Timer(0.05, gate.opens.set).start()
+    counts = Counter(grammar.lexer_id for grammar in compiled(compiler, answers))
+    assert len(counts) == lexers
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_answers_one_after_another_share_a_lexer_and_more_come_when_answers_are_many(monkeypatch):
+    monkeypatch.setattr("wisp_runtime.engine.constrained.compiler.executor_threads", lambda: 4)
+    monkeypatch.setattr("wisp_runtime.engine.constrained.compiler.QUICK_S", 60)
+    compiler = GrammarCompiler(toy_vocabulary)
+    for number in range(10):
+        compiled(compiler, 1, first=number)  # its answer is over at once
+    (job,) = compiler._compiled.values()
+    assert len(job.result().lexers) == 1
+    answers = []
+    for number in range(16):
+        answers += compiled(compiler, 1, first=100 + number)
+    assert Counter(Counter(answer.lexer_id for answer in answers).values()) == {4: 4}
+
+
+def test_a_grammar_that_takes_long_to_compile_has_one_lexer(monkeypatch):
+    monkeypatch.setattr("wisp_runtime.engine.constrained.compiler.executor_threads", lambda: 4)
+    monkeypatch.setattr("wisp_runtime.engine.constrained.compiler.QUICK_S", 0)
+    answers = compiled(GrammarCompiler(toy_vocabulary), 9)
+    assert len({answer.lexer_id for answer in answers}) == 1

@@ -10,7 +10,7 @@ import pytest
 from llguidance import LLMatcher
 
 from wisp_plan.memory.cache import one_pool
-from wisp_runtime.engine.constrained.compiler import MAX_COMPILED, GrammarCompiler
+from wisp_runtime.engine.constrained.compiler import MAX_LEXERS, GrammarCompiler
 from wisp_runtime.engine.constrained.grammar import Grammar
 from wisp_runtime.engine.constrained.masks import TokenMask, rows_of, start
 from wisp_runtime.engine.loop import run
@@ -183,7 +183,7 @@ def test_a_tokenizer_that_cannot_be_read_refuses_the_request_and_is_read_again()
 def test_a_grammar_is_compiled_once_and_the_last_ones_are_kept():
     readings = []
     compiler = GrammarCompiler(lambda: readings.append(1) or toy_vocabulary())
-    texts = [f'start: "{TEXTS[i % 3]}"~{i + 1}' for i in range(MAX_COMPILED + 5)]
+    texts = [f'start: "{TEXTS[i % 3]}"~{i + 1}' for i in range(MAX_LEXERS + 5)]
     taken = []
     for index, text in enumerate([*texts, texts[-1]]):
         compiler.add(asked(f"r{index}", text))
@@ -191,7 +191,7 @@ def test_a_grammar_is_compiled_once_and_the_last_ones_are_kept():
         compiler.wait(1)
         taken += compiler.take()
     assert len(taken) == len(texts) + 1
-    assert len(compiler._compiled) == MAX_COMPILED
+    assert len(compiler._compiled) == MAX_LEXERS
     compiler.add(asked("last", texts[-1]))
     assert len(compiler.take()) == 1  # at once: it was compiled before
     assert readings == [1]
