@@ -121,6 +121,7 @@ class GrammarCompiler:
         """Begin no compile any more; the process would end only after those that wait."""
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a grammar is compiled, or for ``timeout_s``."""
