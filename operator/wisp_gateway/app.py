@@ -19,6 +19,7 @@ from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Se
 from wisp_gateway.inbound.cross_origin import AllowedOrigins
 from wisp_gateway.inbound.dialect import Dialect
 from wisp_gateway.metrics import Metrics
+from wisp_gateway.page import assets
 from wisp_gateway.reporting import introspection
 from wisp_gateway.routing.prompt import Prompt, prompt_of, session_of
 from wisp_gateway.routing.registry import ModelRegistry
@@ -122,6 +123,8 @@ class App:
                 await self._show_metrics(client)
             case "state":
                 await self._state(client)
+            case "page":
+                await self._page(client, route)
 
     async def _generate(self, client: Client, route: routes.Route) -> None:
         token = _token(client)
@@ -218,6 +221,11 @@ class App:
             self._registry, gateway=self._config.name, status=status, base_url=self._config.base_url
         )
         await client.reply(200, json.dumps(document).encode(), _JSON)
+
+    async def _page(self, client: Client, route: routes.Route) -> None:
+        """Send a file of the page; it shows nothing without the key that it then asks for."""
+        headers = (client.header(name) for name in (b"accept-encoding", b"if-none-match"))
+        await client.reply(*assets.find(route.id).answer(*headers))
 
     def _scrape(self) -> bytes:
         self._metrics.waiting.clear()

@@ -128,8 +128,8 @@ class Client:
     async def reply(self, status: int, body: bytes, headers: Headers) -> None:
         """Send a complete answer."""
         self.status = status
-        length = (b"content-length", str(len(body)).encode())
-        await self._start(status, [*headers, length])
+        length = [(b"content-length", str(len(body)).encode())] if status != 304 else []
+        await self._start(status, [*headers, *length])
         while len(body) > WRITE_BYTES:
             await self.write(body[:WRITE_BYTES])  # waits while the client does not read
             body = body[WRITE_BYTES:]

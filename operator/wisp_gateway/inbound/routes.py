@@ -1,7 +1,8 @@
 """Parse method and path into a :class:`Route`. Pure.
 
 ``/v1/…`` and its alias ``/openai/v1/…`` find the model in the body; ``/<namespace>/<name>/v1/…`` names it.
-A stored response is found by its id, which holds the tag of its pod.
+A stored response is found by its id, which holds the tag of its pod. ``/`` is the page for a browser, whose
+files are under ``/page/``; none has ``v1`` where an endpoint's path has it.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ CACHED = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/respon
 STORED = re.compile(r"responses/(?P<id>[A-Za-z0-9_-]{1,128})(?P<part>|/cancel|/input_items)")
 STORED_METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
 OWN = ("/livez", "/readyz", "/metrics", "/state")
+PAGE = re.compile(r"/|/page/(?P<file>[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?)")
 ON_METRICS_PORT = ("/livez", "/readyz", "/metrics")
 
 
@@ -43,10 +45,10 @@ class Route:
 
     Args:
         action: one of ``generate``, ``stored``, ``list``, ``show``, ``livez``, ``readyz``, ``metrics``,
-            ``state``.
+            ``state``, ``page``.
         path: path at the pod, for ``generate`` (``/v1/chat/completions``) and ``stored``.
         model: model named by the path (``namespace/name``), or None.
-        id: id of a model, for ``show``, or of a response, for ``stored``.
+        id: id of a model, for ``show``, or of a response, for ``stored``; name of a file, for ``page``.
     """
 
     action: str
@@ -66,6 +68,8 @@ def find(method: str, path: str, *, is_metrics_port: bool = False) -> Route:
         raise NotFound(f"No such path on the port of the metrics: {method} {path[:200]}.")
     if path in OWN:
         return _checked(method, ("GET",), path, Route(path[1:]))
+    if page := PAGE.fullmatch(path):
+        return _checked(method, ("GET",), path, Route("page", id=page["file"] or "index.html"))
     if path in AS_ELSEWHERE:
         return _checked(method, ("POST",), path, Route("generate", AS_ELSEWHERE[path]))
     model, rest = _split(path)

@@ -39,7 +39,14 @@ from wisp_gateway.inbound.routes import Route
         ("GET", "/v1/completions", MethodNotAllowed),
         ("DELETE", "/v1/models/m", MethodNotAllowed),
         ("POST", "/readyz", MethodNotAllowed),
-        ("GET", "/", NotFound),
+        ("GET", "/", Route("page", id="index.html")),
+        ("HEAD", "/page/app.js", Route("page", id="app.js")),
+        ("GET", "/page/views/models.js", Route("page", id="views/models.js")),
+        ("GET", "/page/v1/models", Route("page", id="v1/models")),  # no endpoint: two names precede v1
+        ("GET", "/page/m/v1/models", Route("list", model="page/m")),  # a namespace may be called page
+        ("GET", "/page/a/b/c.js", NotFound),
+        ("GET", "/page/", NotFound),
+        ("POST", "/", MethodNotAllowed),
         ("GET", "/v1", NotFound),
         ("GET", "/v1/models/", NotFound),
         ("POST", "/v1/embeddings", Route("generate", "/v1/embeddings")),

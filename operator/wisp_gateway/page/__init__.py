@@ -1,0 +1,1 @@
+"""The page that the gateway shows in a browser: its files, and the headers they are sent with."""

@@ -1,0 +1,78 @@
+// Requests to the gateway: its key, kept for this session of the browser only, and its errors.
+
+import { createStore } from "./store.js";
+
+const KEPT_AS = "wisp.key";
+
+function keptKey() {
+  try {
+    return sessionStorage.getItem(KEPT_AS) ?? "";
+  } catch {
+    return "";
+  }
+}
+
+/** The key in use (empty: none). */
+export const access = createStore({ key: keptKey() });
+
+export function setKey(key) {
+  try {
+    if (key) sessionStorage.setItem(KEPT_AS, key);
+    else sessionStorage.removeItem(KEPT_AS);
+  } catch {
+    // Not kept: it is asked for again when the page is loaded again.
+  }
+  access.set({ key });
+}
+
+/** An answer that is not 2xx: `status` and the gateway's own sentence. */
+export class ApiError extends Error {
+  constructor(status, message, { code = "", headers = new Headers() } = {}) {
+    super(message);
+    this.name = "ApiError";
+    this.status = status;
+    this.code = code;
+    this.headers = headers;
+  }
+
+  /** True if another key would help. */
+  get isRefusedKey() {
+    return this.status === 401 || this.code === "invalid_api_key";
+  }
+}
+
+/**
+ * Fetch `path`, relative to the page, with the key.
+ * @throws ApiError for an answer that is not 2xx; TypeError if the gateway does not answer.
+ */
+export async function request(path, { body, headers, ...options } = {}) {
+  const { key } = access.get();
+  const sent = { ...(key && { authorization: `Bearer ${key}` }), ...headers };
+  if (body !== undefined) sent["content-type"] = "application/json";
+  const response = await fetch(path, {
+    cache: "no-store",
+    credentials: "omit",
+    method: body === undefined ? "GET" : "POST",
+    ...options,
+    headers: sent,
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  if (!response.ok) throw await errorOf(response);
+  return response;
+}
+
+export async function requestJson(path, options) {
+  return (await request(path, options)).json();
+}
+
+async function errorOf(response) {
+  const text = await response.text().catch(() => "");
+  let error = {};
+  try {
+    error = JSON.parse(text).error ?? {};
+  } catch {
+    // A proxy in between has no JSON to say.
+  }
+  const message = error.message ?? `The gateway answered ${response.status}.`;
+  return new ApiError(response.status, message, { code: error.code ?? "", headers: response.headers });
+}

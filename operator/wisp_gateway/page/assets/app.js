@@ -1,0 +1,123 @@
+// The page: a bar with the views, the view that the address names, and what concerns all of them.
+
+import { follow, feed } from "./feed.js";
+import { Icon } from "./icons.js";
+import { KeyPrompt } from "./key_prompt.js";
+import { useStore } from "./store.js";
+import { ThemeSwitch } from "./theme_switch.js";
+import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
+
+/** Views by the name in the address (`#/live`); each module's default export is a component. */
+const VIEWS = {
+  models: { title: "Models", load: () => import("./views/models.js") },
+  chat: { title: "Chat", load: () => import("./chat/view.js") },
+  live: { title: "Live", load: () => import("./views/live.js") },
+  wakes: { title: "Wakes", load: () => import("./views/wakes.js") },
+  requests: { title: "Requests", load: () => import("./views/requests.js") },
+};
+const FIRST = "models";
+
+/** `#/chat?model=default/m` → the view's name, and its parameters. */
+function readAddress() {
+  const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const name = Object.hasOwn(VIEWS, path) ? path : FIRST;
+  return { name, params: new URLSearchParams(query), id: `${name}?${query}` };
+}
+
+function useAddress() {
+  const [address, setAddress] = useState(readAddress);
+  useEffect(() => {
+    const read = () => setAddress(readAddress());
+    addEventListener("hashchange", read);
+    return () => removeEventListener("hashchange", read);
+  }, []);
+  return address;
+}
+
+const loaded = new Map();
+
+/** The component of a view, once its module has come; an Error if it did not. */
+function useView(name) {
+  const [, renderAgain] = useState(0);
+  useEffect(() => {
+    if (loaded.has(name)) return;
+    VIEWS[name].load().then(
+      (module) => loaded.set(name, module.default),
+      (error) => loaded.set(name, error),
+    ).then(() => renderAgain((count) => count + 1));
+  }, [name]);
+  return loaded.get(name);
+}
+
+function Nav({ current }) {
+  return html`<nav aria-label="Views">
+    <ul class="nav">
+      ${Object.entries(VIEWS).map(
+        ([name, { title }]) => html`<li key=${name}>
+          <a href=${`#/${name}`} aria-current=${name === current ? "page" : undefined}>
+            <${Icon} name=${name} /><span>${title}</span>
+          </a>
+        </li>`,
+      )}
+    </ul>
+  </nav>`;
+}
+
+/** Says that the gateway is away, for as long as it is. */
+function Connection() {
+  const link = useStore(feed, (state) => state.link);
+  const refusal = useStore(feed, (state) => state.refusal);
+  const status = useStore(feed, (state) => state.status);
+  let text = "";
+  if (link === "away") text = `${refusal || "The gateway doesn't answer."} Trying again …`;
+  else if (link === "open" && status === "stopping") text = "This gateway is stopping. Running requests end first.";
+  return html`<div class="banner-area" role="status">
+    ${text && html`<p class="banner"><span class="spinner" aria-hidden="true"></span>${text}</p>`}
+  </div>`;
+}
+
+function View({ address }) {
+  const Component = useView(address.name);
+  const main = useRef();
+  const isFirst = useRef(true);
+  useEffect(() => {
+    document.title = `${VIEWS[address.name].title} · Wisp`;
+    if (!isFirst.current) main.current.focus({ preventScroll: true });
+    isFirst.current = false;
+    scrollTo(0, 0);
+  }, [address.name]);
+  let content = null;
+  if (Component instanceof Error) content = html`<${NotLoaded} title=${VIEWS[address.name].title} />`;
+  else if (Component) content = html`<${Component} params=${address.params} />`;
+  return html`<main id="main" ref=${main} tabindex="-1" class=${`view view-${address.name}`}>${content}</main>`;
+}
+
+function NotLoaded({ title }) {
+  return html`<div class="empty">
+    <h1>${title} didn't load</h1>
+    <p>The gateway may be away. <a href=${location.href} onClick=${() => location.reload()}>Load the page again</a>.</p>
+  </div>`;
+}
+
+function App() {
+  const address = useAddress();
+  const isLocked = useStore(feed, (state) => state.link === "locked");
+  return html`
+    <a class="skip" href="#main" onClick=${skip}>Skip to the view</a>
+    <header class="bar">
+      <a class="brand" href="#/models" aria-label="Wisp, models"><${Icon} name="wisp" /><span>Wisp</span></a>
+      ${!isLocked && html`<${Nav} current=${address.name} />`}
+      <${ThemeSwitch} />
+    </header>
+    <${Connection} />
+    ${isLocked ? html`<${KeyPrompt} />` : html`<${View} address=${address} />`}
+  `;
+}
+
+function skip(event) {
+  event.preventDefault(); // the address names the view
+  document.getElementById("main")?.focus();
+}
+
+render(html`<${App} />`, document.getElementById("app"));
+follow();

@@ -1,0 +1,155 @@
+// What the gateway reports, as a store that every view follows; it connects again for as long as the page is open.
+
+import { access, ApiError, request, requestJson } from "./api.js";
+import { readEvents } from "./sse.js";
+import { createStore } from "./store.js";
+
+const KEPT_SECONDS = 15 * 60;
+const KEPT_WAKES = 20;
+const KEPT_REQUESTS = 200;
+const SILENCE_MS = 45_000; // the gateway writes something each 15 s
+const MIN_WAIT_MS = 500;
+const MAX_WAIT_MS = 5_000;
+
+/**
+ * `link`: "connecting", "open", "away" (no answer) or "locked" (it wants a key, or another one).
+ * `models`: null until the first document; then by namespace and name.
+ * `samples`, `wakes`, `requests`: oldest first.
+ */
+export const feed = createStore({
+  link: "connecting",
+  refusal: "",
+  awaySince: null,
+  gateway: "",
+  status: "",
+  models: null,
+  samples: [],
+  wakes: [],
+  requests: [],
+});
+
+export const keyOf = (model) => `${model.namespace}/${model.name}`;
+
+/** Follow the gateway until the page is closed. */
+export async function follow() {
+  let waitMs = MIN_WAIT_MS;
+  for (;;) {
+    try {
+      await followOnce(() => (waitMs = MIN_WAIT_MS));
+      lose();
+    } catch (error) {
+      if (error instanceof ApiError && error.isRefusedKey) {
+        await lock(error);
+        continue;
+      }
+      lose(error instanceof ApiError ? error.message : "");
+    }
+    await keyChange(waitMs);
+    waitMs = Math.min(waitMs * 2, MAX_WAIT_MS);
+  }
+}
+
+async function followOnce(onOpen) {
+  const abort = new AbortController();
+  const stopWatching = access.subscribe(() => abort.abort());
+  let timer;
+  const watch = () => {
+    clearTimeout(timer);
+    timer = setTimeout(() => abort.abort(), SILENCE_MS);
+  };
+  watch();
+  try {
+    const response = await request("state/stream", { signal: abort.signal });
+    const history = requestJson("state/history", { signal: abort.signal });
+    history.then(applyHistory, () => {}); // a gateway that just started has none
+    for await (const { event, data } of readEvents(response)) {
+      watch();
+      if (!event) continue;
+      apply(event, JSON.parse(data));
+      onOpen();
+    }
+  } finally {
+    clearTimeout(timer);
+    stopWatching();
+    abort.abort();
+  }
+}
+
+const appliers = {
+  state: (document) => ({
+    link: "open",
+    refusal: "",
+    awaySince: null,
+    gateway: document.gateway ?? "",
+    status: document.status ?? "",
+    models: sorted(document.models ?? []),
+  }),
+  model: (model, { models }) => ({ models: sorted([...without(models, keyOf(model)), model]) }),
+  gone: ({ key }, { models }) => ({ models: without(models, key) }),
+  sample: (sample, { samples }) => ({ samples: recent([...samples, sample]) }),
+  wake: (wake, { wakes }) => ({ wakes: merged(wakes, [wake], wakeId, KEPT_WAKES) }),
+  request: (row, { requests }) => ({ requests: merged(requests, [row], requestId, KEPT_REQUESTS) }),
+};
+
+function apply(event, data) {
+  const changes = appliers[event]?.(data, feed.get());
+  if (changes) feed.set(changes);
+}
+
+function applyHistory({ samples = [], wakes = [], requests = [] }) {
+  const now = feed.get();
+  const last = samples.at(-1)?.t ?? 0;
+  feed.set({
+    samples: recent([...samples, ...now.samples.filter(({ t }) => t > last)]),
+    wakes: merged(wakes, now.wakes, wakeId, KEPT_WAKES),
+    requests: merged(requests, now.requests, requestId, KEPT_REQUESTS),
+  });
+}
+
+const wakeId = (wake) => `${wake.key} ${wake.began}`;
+const requestId = (row) => row.id ?? `${row.key} ${row.time}`;
+
+/** `rows` with `newer` in their places or after them, the last `limit`. */
+function merged(rows, newer, idOf, limit) {
+  const byId = new Map(rows.map((row) => [idOf(row), row]));
+  for (const row of newer) byId.set(idOf(row), row);
+  return [...byId.values()].slice(-limit);
+}
+
+function recent(samples) {
+  const from = (samples.at(-1)?.t ?? 0) - KEPT_SECONDS;
+  const first = samples.findIndex(({ t }) => t >= from);
+  return first > 0 ? samples.slice(first) : samples;
+}
+
+function sorted(models) {
+  return [...models].sort((a, b) => keyOf(a).localeCompare(keyOf(b)));
+}
+
+function without(models, key) {
+  return (models ?? []).filter((model) => keyOf(model) !== key);
+}
+
+function lose(refusal = "") {
+  feed.set({ link: "away", refusal, awaySince: feed.get().awaySince ?? Date.now() });
+}
+
+async function lock(error) {
+  const { key } = access.get();
+  feed.set({ link: "locked", refusal: key ? error.message : "", models: null, samples: [], wakes: [], requests: [] });
+  await keyChange();
+  feed.set({ link: "connecting", refusal: "" });
+}
+
+/** Wait for another key, at most `ms` milliseconds if they are given. */
+function keyChange(ms) {
+  return new Promise((resolve) => {
+    const done = () => {
+      stop();
+      clearTimeout(timer);
+      resolve();
+    };
+    const stop = access.subscribe(done);
+    const timer = ms === undefined ? undefined : setTimeout(done, ms);
+  });
+}

@@ -1,0 +1,26 @@
+// Line icons of the page, 24 × 24, drawn in the colour of the text beside them.
+
+import { html } from "./vendor/preact.js";
+
+const PATHS = {
+  wisp: "M4 7c2 9 4 10 5 10s2.200-7 3-9c.8 2 2 9 3 9s3-1 5-10",
+  models: "M12 3 4 7v10l8 4 8-4V7zM4 7l8 4 8-4M12 11v10",
+  chat: "M4 5h16v11H10l-4 4v-4H4z",
+  live: "M3 12h4l3-8 4 16 3-8h4",
+  wakes: "M4 6h9M4 12h16M4 18h6",
+  requests: "M4 5h16M4 10h16M4 15h16M4 20h10",
+  copy: "M9 9h11v11H9zM5 15H4V4h11v1",
+  check: "m5 12 5 5 9-10",
+  sun: "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8zM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.400 1.400M17.600 17.600 19 19M5 19l1.400-1.400M17.600 6.400 19 5",
+  moon: "M20 14.500A8 8 0 0 1 9.500 4a8 8 0 1 0 10.500 10.500z",
+  system: "M3 4h18v12H3zM8 20h8M12 16v4",
+  alert: "M12 3 2 20h20zM12 10v4M12 17v.5",
+  chip: "M6 6h12v12H6zM9 2v4M15 2v4M9 18v4M15 18v4M2 9h4M2 15h4M18 9h4M18 15h4",
+  power: "M12 3v8M6.500 7a8 8 0 1 0 11 0",
+  stop: "M6 6h12v12H6z",
+  key: "M14 10a4 4 0 1 0-3.500 4L12 15.500h2v2h2v2h4v-3.500L14 10",
+};
+
+export function Icon({ name }) {
+  return html`<svg class="icon" viewBox="0 0 24 24" aria-hidden="true" focusable="false"><path d=${PATHS[name]} /></svg>`;
+}
