@@ -25,13 +25,14 @@ export function setKey(key) {
   access.set({ key });
 }
 
-/** An answer that is not 2xx: `status` and the gateway's own sentence. */
+/** An answer that is not 2xx: `status`, the gateway's own sentence, and the request's field that is wrong, if one is. */
 export class ApiError extends Error {
-  constructor(status, message, { code = "", headers = new Headers() } = {}) {
+  constructor(status, message, { code = "", field = "", headers = new Headers() } = {}) {
     super(message);
     this.name = "ApiError";
     this.status = status;
     this.code = code;
+    this.field = field;
     this.headers = headers;
   }
 
@@ -74,5 +75,5 @@ async function errorOf(response) {
     // A proxy in between has no JSON to say.
   }
   const message = error.message ?? `The gateway answered ${response.status}.`;
-  return new ApiError(response.status, message, { code: error.code ?? "", headers: response.headers });
+  return new ApiError(response.status, message, { code: error.code ?? "", field: error.param ?? "", headers: response.headers });
 }

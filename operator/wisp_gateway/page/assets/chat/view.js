@@ -1,7 +1,103 @@
-// Chat with a model.
+// Chat: conversations with one model, or with two side by side.
+import { access, requestJson } from "../api.js";
+import { ChatSession } from "../conversation/session.js";
+import { openStore } from "../conversation/store.js";
+import { feed, keyOf } from "../feed.js";
+import { useStore } from "../store.js";
+import { html, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { Composer } from "./composer.js";
+import { ConversationList } from "./conversation_list.js";
+import { useChanges } from "./hooks.js";
+import { Log } from "./log.js";
+import { choicesOf } from "./models.js";
+import { Parameters } from "./parameters.js";
+import { loadStyles } from "./styles.js";
+import { Toolbar } from "./toolbar.js";
+import { Welcome } from "./welcome.js";
 
-import { html } from "../vendor/preact.js";
+await Promise.all(["chat.css", "../markdown/markdown.css"].map((name) => loadStyles(new URL(name, import.meta.url))));
+const session = new ChatSession(await openStore());
+session.refresh();
 
-export default function ChatView() {
-  return html`<h1>Chat</h1>`;
+export default function ChatView({ params }) {
+  useChanges(session);
+  const [isListOpen, setListOpen] = useState(false);
+  const [hasParameters, setParameters] = useState(false);
+  const { choices, problem } = useChoices(params.get("model"));
+  const { conversation } = session;
+  const modelOf = useCallback((id) => choices.find((choice) => choice.id === id), [choices]);
+  const isReady = conversation.models.every((id) => modelOf(id));
+  const send = (text) => session.send(text);
+  useEscape(() => session.stop());
+  return html`<h1 class="visually-hidden">Chat</h1>
+    <div class=${isListOpen ? "chat is-list-open" : "chat"}>
+      <${ConversationList} session=${session} onClose=${() => setListOpen(false)} />
+      <button
+        type="button"
+        class="chat-veil"
+        aria-label="Close conversations"
+        onClick=${() => setListOpen(false)}
+      ></button>
+      <section class="chat-main" aria-label="Conversation">
+        <${Toolbar}
+          session=${session}
+          choices=${choices}
+          onList=${() => setListOpen(!isListOpen)}
+          onParameters=${() => setParameters(true)}
+        />
+        ${session.problem && html`<p class="chat-notice" role="status">${session.problem}</p>`}
+        ${
+          conversation.turns.length
+            ? html`<${Log} key=${conversation.id} session=${session} modelOf=${modelOf} />`
+            : html`<${Welcome} models=${conversation.models.map(modelOf)} problem=${problem} onSend=${send} />`
+        }
+        <${Composer}
+          id=${conversation.id}
+          isRunning=${session.isRunning}
+          isReady=${isReady}
+          placeholder=${`Message ${conversation.models.filter(Boolean).join(" and ")}`}
+          onSend=${send}
+          onStop=${() => session.stop()}
+        />
+      </section>
+      ${hasParameters && html`<${Parameters} session=${session} defaults=${modelOf(conversation.models[0])?.defaults} onClose=${() => setParameters(false)} />`}
+    </div>`;
+}
+
+/** Models to choose from; the first is chosen where nothing was, or the one that the address names. */
+function useChoices(wanted) {
+  const models = useStore(feed, (state) => state.models);
+  const key = useStore(access, (state) => state.key);
+  const [{ cards, problem }, setCards] = useState({ cards: null, problem: "" });
+  const names = (models ?? []).map((model) => `${keyOf(model)} ${model.servedName}`).join(" ");
+  useEffect(() => {
+    requestJson("v1/models").then(
+      ({ data }) => setCards({ cards: data, problem: "" }),
+      (error) => setCards(({ cards }) => ({ cards, problem: error.message })),
+    );
+  }, [names, key]);
+  const choices = useMemo(() => choicesOf(cards ?? [], models), [cards, models]);
+  useEffect(() => {
+    if (!cards?.length) return;
+    const linked = choices.find((choice) => [choice.id, choice.key].includes(wanted));
+    const [chosen, ...others] = session.conversation.models;
+    if (linked) session.change({ models: [linked.id, ...others] });
+    else if (!chosen || (!session.conversation.turns.length && !cards.some(({ id }) => id === chosen))) {
+      session.change({ models: [cards[0].id, ...others] });
+    }
+  }, [cards, wanted]);
+  return { choices, problem };
+}
+
+/** Call `onEscape` at Esc, unless a dialog or a field of its own takes it. */
+function useEscape(onEscape) {
+  const current = useRef(onEscape);
+  current.current = onEscape;
+  useEffect(() => {
+    const onKey = (event) => {
+      if (event.key === "Escape" && !document.querySelector("dialog[open]")) current.current();
+    };
+    addEventListener("keydown", onKey);
+    return () => removeEventListener("keydown", onKey);
+  }, []);
 }

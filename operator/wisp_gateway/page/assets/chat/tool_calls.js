@@ -1,0 +1,45 @@
+// Tool calls as blocks; their results are typed by the user and sent back.
+import { html, useState } from "../vendor/preact.js";
+
+export function ToolCalls({ answer, session, isLast, isLive }) {
+  const [results, setResults] = useState({});
+  const canSend = isLast && !isLive && answer.calls.every((call) => results[call.id]);
+  const send = (event) => {
+    event.preventDefault();
+    session.send(
+      "",
+      answer.calls.map(({ id, name }) => ({ id, name, content: results[id] })),
+    );
+  };
+  return html`<form class="chat-calls" onSubmit=${send}>
+    ${answer.calls.map(
+      (call, index) =>
+        html`<section class="chat-call" key=${index} aria-label=${`Call of ${call.name}`}>
+          <p class="chat-call-head">calls <code>${call.name}</code></p>
+          <pre tabindex="0"><code>${indented(call.arguments)}</code></pre>
+          ${
+            isLast &&
+            !isLive &&
+            html`<label
+              >Result of ${call.name}
+              <textarea
+                rows="2"
+                value=${results[call.id] ?? ""}
+                onInput=${(event) => setResults({ ...results, [call.id]: event.target.value })}
+              ></textarea>
+            </label>`
+          }
+        </section>`,
+    )}
+    ${isLast && !isLive && html`<button type="submit" class="chat-small is-primary" disabled=${!canSend}>Send results</button>`}
+  </form>`;
+}
+
+/** Arguments as indented JSON, or as they are while they are still being written. */
+export function indented(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}

@@ -1,0 +1,107 @@
+// The conversation's head: models, comparison, parameters, and what can be taken away.
+import { access } from "../api.js";
+import { html, useEffect, useRef, useState } from "../vendor/preact.js";
+import { copyText } from "../markdown/clipboard.js";
+import { parametersOf } from "../conversation/messages.js";
+import { download, fileNameOf, jsonOf, markdownOf } from "../conversation/export.js";
+import { Icon } from "./icons.js";
+import { ModelSelect } from "./models.js";
+import { curlOf, pythonOf } from "../conversation/snippets.js";
+
+export function Toolbar({ session, choices, onList, onParameters }) {
+  const { models, system, parameters } = session.conversation;
+  const isCompared = models.length > 1;
+  const choose = (column) => (id) => session.change({ models: models.map((old, at) => (at === column ? id : old)) });
+  const compare = () => {
+    const other = choices.find((choice) => choice.id !== models[0])?.id ?? models[0];
+    session.change({ models: isCompared ? models.slice(0, 1) : [models[0], other] });
+  };
+  const count = Object.keys(parametersOf(parameters)).length + (system.trim() ? 1 : 0);
+  return html`<div class="chat-toolbar" role="toolbar" aria-label="Conversation settings">
+    <button
+      type="button"
+      class="chat-tool chat-open-list"
+      aria-label="Conversations"
+      title="Conversations"
+      onClick=${onList}
+    >
+      <${Icon} name="menu" />
+    </button>
+    <div class="chat-models">
+      ${models.map(
+        (id, column) =>
+          html`<${ModelSelect}
+            key=${column}
+            label=${isCompared ? `Model ${column + 1}` : "Model"}
+            value=${id}
+            choices=${choices}
+            onChange=${choose(column)}
+          />`,
+      )}
+    </div>
+    <button
+      type="button"
+      class="chat-tool"
+      aria-pressed=${isCompared ? "true" : "false"}
+      title="One prompt to two models"
+      onClick=${compare}
+    >
+      <${Icon} name="compare" /><span>Compare</span>
+    </button>
+    <button type="button" class="chat-tool" onClick=${onParameters} title="System prompt and parameters">
+      <${Icon} name="sliders" /><span>Parameters</span>${count > 0 && html`<b class="chat-count">${count}</b>`}
+    </button>
+    <${More} session=${session} />
+  </div>`;
+}
+
+function More({ session }) {
+  const menu = useRef(null);
+  const [said, setSaid] = useState("");
+  const { conversation } = session;
+  const place = { origin: new URL(".", location.href).href.replace(/\/$/, ""), hasKey: Boolean(access.get().key) };
+  useEffect(() => {
+    const close = (event) =>
+      menu.current && !menu.current.contains(event.target) && menu.current.removeAttribute("open");
+    addEventListener("click", close);
+    return () => removeEventListener("click", close);
+  }, []);
+  const act = (action) => async () => {
+    setSaid((await action()) ?? "");
+    menu.current.removeAttribute("open");
+    menu.current.querySelector("summary").focus();
+    setTimeout(() => setSaid(""), 1500);
+  };
+  const copied = async (text) => ((await copyText(text)) ? "Copied" : "The browser does not allow copying");
+  const save = (suffix, text, type) => download(fileNameOf(conversation, suffix), text, type);
+  const onKey = (event) => event.key === "Escape" && menu.current.open && (event.stopPropagation(), act(() => "")());
+  const isEmpty = !conversation.turns.length;
+  return html`<details class="chat-more" ref=${menu} onKeyDown=${onKey}>
+    <summary class="chat-tool" aria-label="More" title="More"><${Icon} name="more" /></summary>
+    <ul>
+      <li><button type="button" onClick=${act(() => copied(curlOf(conversation, 0, place)))}>Copy as curl</button></li>
+      <li>
+        <button type="button" onClick=${act(() => copied(pythonOf(conversation, 0, place)))}>Copy as Python</button>
+      </li>
+      <li>
+        <button
+          type="button"
+          disabled=${isEmpty}
+          onClick=${act(() => save("md", markdownOf(conversation), "text/markdown"))}
+        >
+          Export as Markdown
+        </button>
+      </li>
+      <li>
+        <button
+          type="button"
+          disabled=${isEmpty}
+          onClick=${act(() => save("json", jsonOf(conversation), "application/json"))}
+        >
+          Export as JSON
+        </button>
+      </li>
+    </ul>
+    <span class="chat-said" role="status">${said}</span>
+  </details>`;
+}

@@ -1,0 +1,59 @@
+// The place of an answer before its first token: the model's wake with its phases, or the wait in its queue.
+import { html, useEffect } from "../vendor/preact.js";
+import { useChanges, useSeconds } from "./hooks.js";
+
+const HEARTBEAT = /^(.*?)\s*(\d+)\s*%$/;
+
+/** Phases of the model's start that runs: `{name, progress (0 to 1 or null), seconds}`, the last one running. */
+export function phasesOf(model, heartbeat) {
+  if (model?.startPhases?.length) return model.startPhases;
+  if (model?.phase) return [{ name: model.phase, progress: model.progress ?? null, seconds: null }];
+  if (!heartbeat) return [];
+  const [, name, percent] = HEARTBEAT.exec(heartbeat) ?? [null, heartbeat, null];
+  return [{ name, progress: percent === null ? null : Number(percent) / 100, seconds: null }];
+}
+
+export function Wake({ generation, model, name }) {
+  useChanges(generation);
+  const seconds = useSeconds(generation.beganMs);
+  const isAwake = model?.state === "Ready" || (!model?.state && !generation.wake);
+  useEffect(() => {
+    if (!isAwake) generation.answer.hasWoken = true;
+  }, [isAwake]);
+  if (isAwake) return html`<${Waiting} seconds=${seconds} waiting=${model.waiting ?? 0} />`;
+  const phases = phasesOf(model, generation.wake);
+  const current = phases.at(-1);
+  return html`<div class="chat-wake">
+    <p class="chat-wake-head">
+      <strong>${model?.state === "Failed" ? `${name} failed to start` : `Waking ${name}`}</strong>
+      <span class="chat-wake-seconds">${seconds.toFixed(1)} s</span>
+    </p>
+    <progress aria-label=${`Start of ${name}`} max="1" value=${current?.progress ?? undefined}></progress>
+    <ol class="chat-phases">
+      ${phases.map((phase) => html`<${Phase} key=${phase.name} phase=${phase} isCurrent=${phase === current} />`)}
+    </ol>
+    <p class="chat-wake-note">${model?.message && model.state === "Failed" ? model.message : hintOf(model, current)}</p>
+  </div>`;
+}
+
+function Phase({ phase, isCurrent }) {
+  const progress = isCurrent && phase.progress !== null && phase.progress !== undefined;
+  const detail = progress
+    ? `${Math.round(phase.progress * 100)} %`
+    : phase.seconds
+      ? `${phase.seconds.toFixed(1)} s`
+      : "";
+  return html`<li class=${isCurrent ? "is-current" : ""}>${phase.name} <span>${detail}</span></li>`;
+}
+
+function hintOf(model, current) {
+  if (model?.lastColdStartSeconds) return `Its last start took ${model.lastColdStartSeconds.toFixed(1)} s.`;
+  return current ? "Your message is held until it can answer." : "It runs nothing yet; your message starts it.";
+}
+
+function Waiting({ seconds, waiting }) {
+  const queue = waiting > 1 ? ` ${waiting} requests wait.` : "";
+  return html`<p class="chat-waiting">
+    <span class="chat-dots" aria-hidden="true"></span> Waiting for the first token, ${seconds.toFixed(1)} s.${queue}
+  </p>`;
+}

@@ -1,0 +1,44 @@
+// An empty conversation: the model's state, what a first message does, and openings to try.
+import { html } from "../vendor/preact.js";
+import { stateText } from "./models.js";
+
+const OPENINGS = [
+  "Explain in two sentences why the sky is blue.",
+  "Write a Python function that returns the n-th prime number.",
+  "Make a table of three rivers: name, length, where it ends.",
+];
+
+export function Welcome({ models, problem, onSend }) {
+  const present = models.filter(Boolean);
+  return html`<div class="chat-welcome">
+    <h2>${present.length > 1 ? "Ask both" : present.length ? `Ask ${present[0].id}` : "No model to ask"}</h2>
+    ${present.map((model) => html`<p key=${model.id}>${present.length > 1 && html`<strong>${model.id}</strong>`} ${sentenceOf(model)}</p>`)}
+    ${problem && html`<p class="chat-problem" role="alert">${problem}</p>`}
+    ${!present.length && !problem && html`<p>Serve one with <code>wisp up model.yaml</code>, or choose another above.</p>`}
+    ${
+      present.length > 0 &&
+      html`<ul class="chat-openings">
+        ${OPENINGS.map(
+          (text) =>
+            html`<li key=${text}>
+              <button type="button" onClick=${() => onSend(text)}>${text}</button>
+            </li>`,
+        )}
+      </ul>`
+    }
+  </div>`;
+}
+
+function sentenceOf(model) {
+  const last = model.lastColdStartSeconds ? ` Its last start took ${model.lastColdStartSeconds.toFixed(1)} s.` : "";
+  switch (model.state) {
+    case "Ready":
+      return "It is ready.";
+    case "Asleep":
+      return `It is asleep and uses nothing. Your first message wakes it.${last}`;
+    case "Waking":
+      return "It is waking; a message is held until it can answer.";
+    default:
+      return `It is ${stateText(model.state)}. ${model.message ?? ""}`;
+  }
+}

@@ -1,0 +1,200 @@
+// The open conversation, the answers that run, and what the user does to them; views show it.
+import { isRunning, newAnswer } from "./answer.js";
+import { Generation } from "./generation.js";
+import { MAX_TITLE, afterReload, bodyOf, newConversation, newTurn, titleOf } from "./messages.js";
+
+const SAVE_EVERY_MS = 2000;
+const LAST_MODELS = "wisp-chat-models";
+
+export class ChatSession {
+  #store;
+  #listeners = new Set();
+  #running = new Map(); // generations by their answer
+  #live = new Map(); // conversations with running answers, by id
+  conversation = newConversation(lastModels());
+  summaries = [];
+  removed = null; // the conversation that was deleted last, for “Undo”
+
+  constructor(store) {
+    this.#store = store;
+    addEventListener("pagehide", () => this.#live.forEach((conversation) => this.#store.save(conversation)));
+  }
+
+  get problem() {
+    return this.#store.problem;
+  }
+
+  get isRunning() {
+    return this.#live.has(this.conversation.id);
+  }
+
+  subscribe(listener) {
+    this.#listeners.add(listener);
+    return () => this.#listeners.delete(listener);
+  }
+
+  generationOf(answer) {
+    return this.#running.get(answer);
+  }
+
+  async refresh() {
+    this.summaries = await this.#store.list();
+    this.#report();
+  }
+
+  search(query) {
+    return this.#store.search(query);
+  }
+
+  // Conversations
+
+  begin() {
+    this.conversation = newConversation([...this.conversation.models]);
+    this.#report();
+  }
+
+  async open(id) {
+    const conversation = this.#live.get(id) ?? (await this.#store.load(id));
+    if (conversation) this.conversation = conversation;
+    this.#report();
+  }
+
+  async rename(id, title) {
+    const conversation = await this.#find(id);
+    if (!conversation) return;
+    conversation.title = title.trim().slice(0, MAX_TITLE);
+    await this.#save(conversation);
+  }
+
+  async remove(id) {
+    this.removed = await this.#find(id);
+    if (this.conversation.id === id) {
+      this.stop();
+      this.begin();
+    }
+    await this.#store.remove(id);
+    await this.refresh();
+  }
+
+  async restore() {
+    const conversation = this.removed;
+    this.removed = null;
+    if (!conversation) return;
+    this.conversation = afterReload(conversation);
+    await this.#save(conversation);
+  }
+
+  forgetRemoved() {
+    this.removed = null;
+    this.#report();
+  }
+
+  /** Change settings of the open conversation: models, system, parameters. */
+  change(fields) {
+    Object.assign(this.conversation, fields);
+    if (fields.models) rememberModels(fields.models);
+    if (this.conversation.turns.length) this.#save(this.conversation);
+    this.#report();
+  }
+
+  // Answers
+
+  send(text, results = null) {
+    const { conversation } = this;
+    const turn = newTurn(text, conversation.models.map(newAnswer), results);
+    conversation.turns = [...conversation.turns, turn];
+    const index = conversation.turns.length - 1;
+    turn.answers.forEach((answer, column) => this.#run(conversation, index, column, answer));
+    this.#save(conversation);
+  }
+
+  /** Send another text in place of a turn's; what came behind it goes. */
+  edit(index, text) {
+    this.stop();
+    this.conversation.turns = this.conversation.turns.slice(0, index);
+    this.send(text);
+  }
+
+  /** Answer a turn anew, in one column; what came behind it goes. */
+  regenerate(index, column) {
+    const { conversation } = this;
+    this.stop();
+    const turn = { ...conversation.turns[index] };
+    const answer = newAnswer(conversation.models[column] ?? conversation.models[0]);
+    turn.answers = turn.answers.map((old, at) => (at === column ? answer : old));
+    conversation.turns = [...conversation.turns.slice(0, index), turn];
+    this.#run(conversation, index, column, answer);
+    this.#save(conversation);
+  }
+
+  /** Let the model go on with an answer that was interrupted, stopped, or as long as it was allowed to be. */
+  goOn(index, column) {
+    const { conversation } = this;
+    const turn = { ...conversation.turns[index] };
+    const old = turn.answers[column];
+    const answer = { ...newAnswer(old.model), content: old.content, reasoning: old.reasoning };
+    turn.answers = turn.answers.map((other) => (other === old ? answer : other));
+    conversation.turns = conversation.turns.with(index, turn);
+    this.#run(conversation, index, column, answer, old);
+    this.#save(conversation);
+  }
+
+  /** Stop the open conversation's answers. */
+  stop() {
+    for (const turn of this.conversation.turns) {
+      for (const answer of turn.answers) this.#running.get(answer)?.stop();
+    }
+  }
+
+  async #run(conversation, index, column, answer, partial = null) {
+    const generation = new Generation(answer);
+    this.#running.set(answer, generation);
+    this.#live.set(conversation.id, conversation);
+    this.#report();
+    const saving = setInterval(() => this.#store.save(conversation), SAVE_EVERY_MS);
+    await generation.run({ ...bodyOf(conversation, index, column, partial), model: answer.model });
+    clearInterval(saving);
+    this.#running.delete(answer);
+    if (!hasRunning(conversation)) this.#live.delete(conversation.id);
+    conversation.turns = conversation.turns.map((turn) => (turn.answers.includes(answer) ? { ...turn } : turn));
+    await this.#save(conversation);
+  }
+
+  async #find(id) {
+    if (this.conversation.id === id) return this.conversation;
+    return this.#live.get(id) ?? (await this.#store.load(id));
+  }
+
+  async #save(conversation) {
+    this.#report();
+    if (!conversation.turns.length || this.removed === conversation) return;
+    conversation.updated = Date.now();
+    conversation.title ||= titleOf(conversation);
+    await this.#store.save(conversation);
+    await this.refresh();
+  }
+
+  #report() {
+    for (const listener of this.#listeners) listener();
+  }
+}
+
+function hasRunning(conversation) {
+  return conversation.turns.some((turn) => turn.answers.some(isRunning));
+}
+
+function lastModels() {
+  try {
+    return [JSON.parse(localStorage.getItem(LAST_MODELS))[0] ?? ""];
+  } catch {
+    return [""];
+  }
+}
+
+function rememberModels(models) {
+  try {
+    localStorage.setItem(LAST_MODELS, JSON.stringify(models));
+  } catch {
+    // a browser that keeps nothing: the first model is selected next time
+  }
+}
