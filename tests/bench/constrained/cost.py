@@ -108,15 +108,16 @@ def made_vocabulary(size: int) -> Vocabulary:
 
 
 def _of_bytes(tokens: list[bytes]) -> Vocabulary:
-    """Return a vocabulary whose first token is the end."""
+    """Return a vocabulary whose first token is the end; each byte is a token, too."""
+    places = {token: place for place, token in enumerate(tokens)}
 
     class Tokens:
-        """What llguidance reads of a tokenizer; it never encodes here."""
+        """What llguidance reads of a tokenizer; it encodes what a grammar forces."""
 
         is_tokenizer_wrapper, bos_token_id, eos_token_id, special_token_ids = True, None, 0, (0,)
 
         def __call__(self, text: str | bytes) -> list[int]:
-            return [1 + byte for byte in (text.encode() if isinstance(text, str) else text)]
+            return [places[bytes([byte])] for byte in (text.encode() if isinstance(text, str) else text)]
 
     source = Tokens()
     source.tokens = tokens  # type: ignore[attr-defined]
