@@ -105,23 +105,24 @@ class Registry:
 
     Args:
         labels: labels of every sample, before its own.
+        other_labels: those of samples under another server's name, which has a colon.
     """
 
-    def __init__(self, labels: Mapping[str, str]) -> None:
+    def __init__(self, labels: Mapping[str, str], other_labels: Mapping[str, str] | None = None) -> None:
         self._labels = dict(labels)
+        self._other_labels = self._labels | dict(other_labels or {})
         self._metrics: dict[str, Metric] = {}
 
-    def add(self, metric: AnyMetric, *, also_as: str | None = None) -> AnyMetric:
-        """Register a metric, under a second name too if ``also_as`` is given.
+    def add(self, metric: AnyMetric, *also_as: str) -> AnyMetric:
+        """Register a metric, under the names ``also_as`` too.
 
         Raises:
             ValueError: the name is taken.
         """
-        for name in (metric.name, also_as):
+        for name in (metric.name, *also_as):
             if name in self._metrics:
                 raise ValueError(f"metric {name} is registered twice")
-            if name is not None:
-                self._metrics[name] = metric
+            self._metrics[name] = metric
         return metric
 
     def render(self) -> str:
@@ -129,8 +130,9 @@ class Registry:
         lines = []
         for name, metric in self._metrics.items():
             lines += [f"# HELP {name} {_escaped_help(metric.help)}", f"# TYPE {name} {metric.kind}"]
+            common = self._other_labels if ":" in name else self._labels
             for suffix, labels, value in metric.samples():
-                lines.append(f"{name}{suffix}{_label_text({**self._labels, **labels})} {_number(value)}")
+                lines.append(f"{name}{suffix}{_label_text({**common, **labels})} {_number(value)}")
         return "\n".join(lines) + "\n"
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from wisp_runtime.metrics import Counter, Histogram, Reading, Registry
-from wisp_runtime.server.metrics import TokenRate
+from wisp_runtime.server.readings import TokenRate
 
 
 def lines(metric, **labels):
@@ -51,12 +51,12 @@ def test_a_reading_is_taken_when_it_is_rendered():
     assert (lines(reading), lines(reading)) == (["g 1"], ["g 2"])
 
 
-def test_a_second_name_repeats_the_samples():
-    registry = Registry({})
-    registry.add(Counter("a_total", "Help\nme."), also_as="b:total")
+def test_a_name_of_another_server_repeats_the_samples_with_its_labels():
+    registry = Registry({}, {"engine": "0"})
+    registry.add(Counter("a_total", "Help\nme."), "b:total")
     assert registry.render() == (
         "# HELP a_total Help\\nme.\n# TYPE a_total counter\na_total 0\n"
-        "# HELP b:total Help\\nme.\n# TYPE b:total counter\nb:total 0\n"
+        '# HELP b:total Help\\nme.\n# TYPE b:total counter\nb:total{engine="0"} 0\n'
     )
 
 

@@ -77,7 +77,11 @@ class Service:
         self.created_s = created_s
         self.budget = ErrorBudget()
         self.telemetry = Telemetry(
-            config.name, lambda: engine.load, lambda: engine.phases, config.block_tokens
+            config.name,
+            lambda: engine.load,
+            lambda: engine.phases,
+            config.block_tokens,
+            lambda: engine.info,
         )
         self.failure: Fatal | None = None
         self.is_draining = False

@@ -91,10 +91,10 @@ def test_metrics_have_our_names_and_those_of_the_inference_extension(api, server
     lines = set(api.get("/metrics").text.splitlines())
     assert lines >= {
         'wisp_sequences_waiting{model_name="tiny"} 1',
-        'vllm:num_requests_waiting{model_name="tiny"} 1',
-        'vllm:num_requests_running{model_name="tiny"} 2',
-        'vllm:kv_cache_usage_perc{model_name="tiny"} 0.25',
-        'vllm:cache_config_info{model_name="tiny",block_size="16",num_gpu_blocks="64"} 1',
+        'vllm:num_requests_waiting{model_name="tiny",engine="0"} 1',
+        'vllm:num_requests_running{model_name="tiny",engine="0"} 2',
+        'vllm:kv_cache_usage_perc{model_name="tiny",engine="0"} 0.25',
+        'vllm:cache_config_info{model_name="tiny",engine="0",block_size="16",num_gpu_blocks="64"} 1',
         'wisp_startup_seconds{model_name="tiny",phase="import"} 0.1',
         "# TYPE wisp_time_to_first_token_seconds histogram",
         "# TYPE wisp_generation_tokens_total counter",

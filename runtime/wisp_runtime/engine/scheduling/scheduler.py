@@ -63,7 +63,6 @@ class Scheduler(SequenceSet):
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
         self._pace = Pace(limits)
-        self._now_s = 0.0
         self._checked: tuple[int, ...] | None = None  # prompt that was found sound last; choices share one
         self._last: Plan = ()  # not counted as computed yet
         self._uncommitted = 0
@@ -280,14 +279,15 @@ class Scheduler(SequenceSet):
         if sequence.mask is not None and sequence.mask.error:
             self._end(sequence)
             return TokenEvent(sequence.id, None, "refused", message=sequence.mask.error)
-        cached_tokens = 0 if sequence.generated_tokens else sequence.cached_tokens
+        is_first = not sequence.generated_tokens
+        cached_tokens, queued_s = (sequence.cached_tokens, sequence.queued_s) if is_first else (0, 0.0)
         finish = sequence.append(sampled.token)
         if finish:
             self._end(sequence)
         if sampled.pooled is not None:
             return TokenEvent(sequence.id, None, "stop", cached_tokens, pooled=sampled.pooled)
         self._generated_tokens += 1
-        reported = sampled.logprobs, "", None, sampled.prompt_logprobs
+        reported = sampled.logprobs, "", None, sampled.prompt_logprobs, queued_s
         return TokenEvent(sequence.id, sampled.token, finish, cached_tokens, *reported)
 
     def _give_up(self, sequence: Sequence, finish: FinishReason) -> TokenEvent:

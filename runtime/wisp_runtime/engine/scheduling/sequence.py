@@ -82,6 +82,7 @@ class Sequence:
         scored_tokens: leading prompt tokens after which log-probabilities are computed, or not wanted.
         biases: tokens whose logits are biased, and by how much; of a token named twice, the last.
         arrived_s: time at which the request came.
+        queued_s: time from then to its first admission.
         refused_at: state of the cache in which it was refused admission last.
         overtaken: number of shorter sequences that were admitted before it although they came later.
         needs_all_states: whether its prompt is reduced to the mean of all its tokens' hidden states.
@@ -106,6 +107,7 @@ class Sequence:
         "pending_sample_row",
         "priority_key",
         "prompt_tokens",
+        "queued_s",
         "refused_at",
         "request",
         "scored_tokens",
@@ -152,7 +154,7 @@ class Sequence:
             self.constrain(constraint or thinking_of(request.thinking, None))
         self.scored_tokens = self.prompt_tokens - 1 if sampling.prompt_logprobs is None else 0
         self._seen: SeenTokens | None = None  # made when it first samples: those that wait need none
-        self.arrived_s, self.overtaken = arrived_s, 0
+        self.arrived_s, self.queued_s, self.overtaken = arrived_s, 0.0, 0
         self.refused_at: object = None
         self.needs_all_states = request.pooling is not None and request.pooling.kind == "mean"
         self.state_sum: Any = None

@@ -35,6 +35,7 @@ class SequenceSet:
         self.running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}
         self._cached_tokens = self._preemptions = 0
+        self._now_s = 0.0
         self._extra_rows = 0  # rows of logits of the next plan, besides one for each running sequence
 
     @property
@@ -139,6 +140,8 @@ class SequenceSet:
 
     def _start(self, sequence: Sequence) -> Sequence:
         self.waiting.remove(sequence)
+        if sequence.status is not Status.PREEMPTED:
+            sequence.queued_s = self._now_s - sequence.arrived_s
         sequence.status = Status.RUNNING
         insort(self.running, sequence, key=by_priority_key)
         return sequence

@@ -144,6 +144,7 @@ class TokenEvent(NamedTuple):
         pooled: vector that a prompt was reduced to, float32 in this machine's order of bytes.
         prompt_logprobs: log-probabilities of the next tokens of the prompt, from its second on, when
             requested. An event may bring these alone: without a token, and without ``finish``.
+        queued_s: time from arrival to admission (set on the first token's event).
     """
 
     request_id: str
@@ -154,6 +155,7 @@ class TokenEvent(NamedTuple):
     message: str = ""
     pooled: bytes | None = None
     prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    queued_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Generator:
             min_tokens=submit.sampling.min_tokens,
             shows_end=choice.stops.is_shown,
         )
-        timer = choice.timer = self._telemetry.start_timer(len(submit.prompt))
+        timer = choice.timer = self._telemetry.start_timer(len(submit.prompt), submit.max_tokens)
         self._running.add(submit.request_id)
         try:
             async with aclosing(self._engine.submit(submit)) as events:
@@ -121,7 +121,7 @@ class Generator:
                     if choice.is_scored_only and event.token is not None:
                         event = event._replace(token=None, finish="length", logprobs=None)
                     self._account(choice, event, timer)
-                    timer.token(time.monotonic())
+                    timer.token(time.monotonic(), event)
                     delta = choice.parser.push(text.push(event))
                     if delta.finish is not None:
                         timer.finish(time.monotonic(), _reason(delta), choice.generated_tokens)
@@ -141,7 +141,7 @@ class Generator:
         Raises:
             ApiError: errors of :meth:`deltas`.
         """
-        timer = self._telemetry.start_timer(len(submit.prompt))
+        timer = self._telemetry.start_timer(len(submit.prompt), submit.max_tokens)
         self._running.add(submit.request_id)
         try:
             async with aclosing(self._engine.submit(submit)) as events:
@@ -194,6 +194,7 @@ class Generator:
                 async with aclosing(self.deltas(choices[0])) as deltas:
                     async for delta in deltas:
                         yield 0, delta
+                self._count(choices)
                 return
             async with self._pumps(choices) as queue:
                 open_choices = len(choices)
@@ -203,6 +204,15 @@ class Generator:
                         raise item
                     open_choices -= item[1].finish is not None
                     yield item
+            self._count(choices)
+
+    def _count(self, choices: Sequence[Choice]) -> None:
+        """Count the prompts of a request that ended: choices of one prompt share it."""
+        generated: dict[int, list[int]] = {}
+        for choice in choices:
+            generated.setdefault(id(choice.submit.prompt), []).append(choice.generated_tokens)
+        for counts in generated.values():
+            self._telemetry.count_prompt(counts)
 
     @asynccontextmanager
     async def _pumps(

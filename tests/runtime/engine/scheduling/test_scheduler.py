@@ -350,3 +350,19 @@ def test_the_first_event_says_how_much_was_cached_even_after_a_preemption():
     assert engine.load.preemptions_total == 1
     _, new = engine.commit(last, [SampledToken(7), SampledToken(7)])
     assert (new.request_id, new.finish, new.cached_tokens) == ("new", "length", 2)
+
+
+def test_the_first_token_reports_how_long_its_sequence_waited():
+    engine = scheduler(max_concurrent=1)
+    submit(engine, "a", max_tokens=1)
+    engine.submit(Submit("b", (5, 6, 7), 3), now_s=10.0)
+    events = []
+    for now_s in (12.0, 13.5, 14.0, 15.0):
+        plan = engine.plan(now_s)
+        events += engine.commit(plan, [SampledToken(7)] * len(plan))
+    assert [(event.request_id, event.queued_s) for event in events] == [
+        ("a", 12.0),
+        ("b", 3.5),
+        ("b", 0.0),
+        ("b", 0.0),
+    ]
