@@ -6,7 +6,8 @@ import { createStore } from "./store.js";
 
 const KEPT_SECONDS = 15 * 60;
 const KEPT_WAKES = 20;
-const KEPT_REQUESTS = 200;
+const KEPT_REQUESTS = 2_000; // of which Requests shows 200; Live computes percentiles of all
+const FLUSH_MS = 100; // views render ten times a second at most
 const SILENCE_MS = 45_000; // the gateway writes something each 15 s
 const MIN_WAIT_MS = 500;
 const MAX_WAIT_MS = 5_000;
@@ -82,26 +83,45 @@ const appliers = {
     awaySince: null,
     gateway: document.gateway ?? "",
     status: document.status ?? "",
-    models: sorted(document.models ?? []),
+    models: sorted((document.models ?? []).map(received)),
   }),
-  model: (model, { models }) => ({ models: sorted([...without(models, keyOf(model)), model]) }),
+  model: (model, { models }) => ({ models: sorted([...without(models, keyOf(model)), received(model)]) }),
   gone: ({ key }, { models }) => ({ models: without(models, key) }),
   sample: (sample, { samples }) => ({ samples: recent([...samples, sample]) }),
-  wake: (wake, { wakes }) => ({ wakes: merged(wakes, [wake], wakeId, KEPT_WAKES) }),
-  request: (row, { requests }) => ({ requests: merged(requests, [row], requestId, KEPT_REQUESTS) }),
+  wake: (wake, { wakes }) => ({ wakes: merged(wakes, [received(wake)], wakeId, KEPT_WAKES) }),
+  request: (row, { requests }) => ({ requests: [...requests, row].slice(-KEPT_REQUESTS) }),
 };
 
+let pending = null;
+let flushTimer;
+
+/** Take an event in; views see it within `FLUSH_MS`, with all that came meanwhile. */
 function apply(event, data) {
-  const changes = appliers[event]?.(data, feed.get());
-  if (changes) feed.set(changes);
+  const base = pending ?? feed.get();
+  const changes = appliers[event]?.(data, base);
+  if (!changes) return;
+  pending = { ...base, ...changes };
+  if (event === "state") flush();
+  else flushTimer ??= setTimeout(flush, FLUSH_MS);
 }
 
+function flush() {
+  clearTimeout(flushTimer);
+  flushTimer = undefined;
+  if (pending) feed.set(pending);
+  pending = null;
+}
+
+/** `document` with the moment at which it came: clocks of other machines may differ from this one. */
+const received = (document) => ({ ...document, receivedMs: performance.now() });
+
 function applyHistory({ samples = [], wakes = [], requests = [] }) {
+  flush();
   const now = feed.get();
   const last = samples.at(-1)?.t ?? 0;
   feed.set({
     samples: recent([...samples, ...now.samples.filter(({ t }) => t > last)]),
-    wakes: merged(wakes, now.wakes, wakeId, KEPT_WAKES),
+    wakes: merged(wakes.map(received), now.wakes, wakeId, KEPT_WAKES),
     requests: merged(requests, now.requests, requestId, KEPT_REQUESTS),
   });
 }
@@ -131,10 +151,12 @@ function without(models, key) {
 }
 
 function lose(refusal = "") {
+  flush();
   feed.set({ link: "away", refusal, awaySince: feed.get().awaySince ?? Date.now() });
 }
 
 async function lock(error) {
+  flush();
   const { key } = access.get();
   feed.set({ link: "locked", refusal: key ? error.message : "", models: null, samples: [], wakes: [], requests: [] });
   await keyChange();

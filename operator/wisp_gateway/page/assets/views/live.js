@@ -1,7 +1,78 @@
-// Live.
+// The last 15 minutes as charts: rates, latencies, requests, caches and memory.
 
-import { html } from "../vendor/preact.js";
+import { useTick } from "../clock.js";
+import { feed } from "../feed.js";
+import { formatBytes, formatCount, formatRate, formatSeconds, formatShare } from "../format.js";
+import { Icon } from "../icons.js";
+import { useStore } from "../store.js";
+import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { Chart } from "./chart.js";
+import { ModelSelect } from "./model_select.js";
+import { keysOf, latencySeries, measureSeries, queueSeries } from "./series.js";
+
+const IDLE_TICK_MS = 10_000; // the time axis moves on, also while nothing runs
+
+const POWERS_OF_TWO = Array.from({ length: 32 }, (_, place) => 2 ** (place + 14));
+
+const MEASURES = [
+  { title: "Answer tokens a second", measure: "out", format: formatRate, atRest: 0 },
+  { title: "Prompt tokens a second", measure: "in", format: formatRate, atRest: 0 },
+  { title: "KV cache in use", measure: "kv", format: formatShare, top: 1 },
+  { title: "Prompt tokens from the cache", measure: "prefixHits", format: formatShare, top: 1 },
+  { title: "GPU memory in use", measure: "gpuUsed", format: formatBytes, steps: POWERS_OF_TWO },
+];
+const [ANSWERS, PROMPTS, ...REST] = MEASURES;
 
 export default function LiveView() {
-  return html`<h1>Live</h1>`;
+  const samples = useStore(feed, (state) => state.samples);
+  const requests = useStore(feed, (state) => state.requests);
+  const [model, setModel] = useState("");
+  useTick(IDLE_TICK_MS, true);
+  useStyles();
+  const keys = useMemo(() => keysOf(samples, requests), [samples, requests]);
+  if (samples.length === 0 && requests.length === 0) return html`<${Nothing} />`;
+  const shown = model ? [model] : keys;
+  const end = endOf(samples);
+  const measured = (chart) =>
+    html`<${Chart} key=${chart.measure} ...${chart} end=${end} series=${measureSeries(samples, shown, end, chart)} />`;
+  return html`<div class="view-head">
+      <h1>Live</h1>
+      <p class="muted">The last 15 minutes</p>
+      <${ModelSelect} value=${model} onChange=${setModel} others=${keys} />
+    </div>
+    <div class="charts">
+      ${[ANSWERS, PROMPTS].map(measured)}
+      <${Chart} title="Time to the first token" format=${formatSeconds} end=${end}
+        series=${latencySeries(requests, shown, end, "firstTokenSeconds")} />
+      <${Chart} title="Time per token" format=${formatSeconds} end=${end}
+        series=${latencySeries(requests, shown, end, "perTokenSeconds")} />
+      <${Chart} title="Requests" format=${formatCount} end=${end} series=${queueSeries(samples, shown, end)} />
+      ${REST.map(measured)}
+    </div>`;
+}
+
+/** The gateway's time now: that of its last sample, and what has passed since it came. */
+function endOf(samples) {
+  const last = samples.at(-1);
+  const now = Date.now() / 1000;
+  return last && Math.abs(last.t - now) < 5 ? last.t : Math.max(now, last?.t ?? 0);
+}
+
+/** uPlot's own style sheet, loaded with the first chart. */
+function useStyles() {
+  useEffect(() => {
+    if (document.getElementById("uplot-style")) return;
+    const link = document.createElement("link");
+    Object.assign(link, { id: "uplot-style", rel: "stylesheet", href: "page/vendor/uplot.css" });
+    document.head.append(link);
+  }, []);
+}
+
+function Nothing() {
+  return html`<section class="empty">
+    <${Icon} name="live" />
+    <h1>Nothing ran in the last 15 minutes</h1>
+    <p>Rates, latencies and memory are drawn here while models answer. <a href="#/chat">Start a chat</a>, or send a
+    request from code; <a href="#/models">Models</a> has examples.</p>
+  </section>`;
 }

@@ -1,19 +1,60 @@
 // Models: a card each.
 
+import { CopyButton } from "../copy_button.js";
 import { feed, keyOf } from "../feed.js";
+import { Icon } from "../icons.js";
+import { ForgetKey } from "../key_prompt.js";
 import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
+import { ModelCard } from "./model_card.js";
 
 export default function ModelsView() {
   const models = useStore(feed, (state) => state.models);
-  if (models === null) return html`<p class="muted">Connecting …</p>`;
-  return html`<h1>Models</h1>
-    <ul class="cards">
-      ${models.map(
-        (model) => html`<li key=${keyOf(model)} class="card">
-          <h2>${model.name}</h2>
-          <p>${model.state} ${model.message}</p>
-        </li>`,
-      )}
-    </ul>`;
+  return html`<div class="view-head">
+      <h1>Models</h1>
+      <p class="muted" role="status">${models?.length ? summaryOf(models) : ""}</p>
+      <${ForgetKey} />
+    </div>
+    ${contentOf(models)}`;
+}
+
+function contentOf(models) {
+  if (models === null) return html`<p class="muted">Asking the gateway …</p>`;
+  if (models.length === 0) return html`<${NoModel} />`;
+  return html`<ul class="cards">
+    ${models.map((model) => html`<li key=${keyOf(model)}><${ModelCard} model=${model} /></li>`)}
+  </ul>`;
+}
+
+const WORDS = { Ready: "ready", Waking: "waking", Asleep: "asleep", Failed: "failing", Suspended: "suspended" };
+
+function summaryOf(models) {
+  const counts = Object.entries(WORDS)
+    .map(([state, word]) => [models.filter((model) => model.state === state).length, word])
+    .filter(([count]) => count > 0);
+  return counts.map(([count, word]) => `${count} ${word}`).join(", ");
+}
+
+const EXAMPLE = `apiVersion: wisp.dev/v1alpha1
+kind: InferenceModel
+metadata:
+  name: smollm2
+spec:
+  model:
+    uri: hf://HuggingFaceTB/SmolLM2-135M-Instruct
+  gpu:
+    count: 0`;
+
+function NoModel() {
+  return html`<section class="empty">
+    <${Icon} name="models" />
+    <h2>No model yet</h2>
+    <p>Save this as <code>smollm2.yaml</code>: a small model that runs without a GPU.</p>
+    <div class="example">
+      <pre tabindex="0" aria-label="smollm2.yaml"><code>${EXAMPLE}</code></pre>
+      <${CopyButton} text=${EXAMPLE} label="Copy smollm2.yaml" />
+    </div>
+    <p>Then <code>kubectl apply -f smollm2.yaml</code> on a cluster, or <code>wisp up smollm2.yaml</code> on this
+    machine. It appears here by itself.</p>
+  </section>`;
 }

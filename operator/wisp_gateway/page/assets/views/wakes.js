@@ -1,7 +1,95 @@
-// Wakes.
+// The last wakes as stacked bars by phase, on one scale.
 
+import { secondsSince, useTick } from "../clock.js";
+import { feed } from "../feed.js";
+import { formatMoment, formatRunning, formatSeconds } from "../format.js";
+import { Icon } from "../icons.js";
+import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
+import { phaseOf, PHASES } from "./phases.js";
+import { wordsOf } from "./reasons.js";
 
 export default function WakesView() {
-  return html`<h1>Wakes</h1>`;
+  const wakes = useStore(feed, (state) => state.wakes);
+  const isRunning = wakes.some(({ outcome }) => outcome === "running");
+  useTick(100, isRunning);
+  if (wakes.length === 0) return html`<${NoWake} />`;
+  const longest = Math.max(...wakes.map(secondsOf), 0.001);
+  return html`<div class="view-head">
+      <h1>Wakes</h1>
+      <p class="muted">The last ${wakes.length}, newest first: from the first request to the first token</p>
+    </div>
+    <${Legend} wakes=${wakes} />
+    <ol class="wakes">
+      ${wakes.toReversed().map((wake) => html`<${Wake} key=${`${wake.key} ${wake.began}`} wake=${wake} longest=${longest} />`)}
+    </ol>`;
+}
+
+function secondsOf(wake) {
+  return (wake.seconds ?? 0) + (wake.outcome === "running" ? secondsSince(wake.receivedMs) : 0);
+}
+
+function Legend({ wakes }) {
+  const seen = new Set(wakes.flatMap(({ phases }) => (phases ?? []).map(({ name }) => name)));
+  return html`<ul class="legend" aria-label="Phases">
+    ${PHASES.filter(({ name }) => seen.has(name)).map(
+      ({ name, label }) =>
+        html`<li key=${name}><span class=${`swatch phase-${name}`} aria-hidden="true"></span>${label}</li>`,
+    )}
+  </ul>`;
+}
+
+function Wake({ wake, longest }) {
+  const seconds = secondsOf(wake);
+  const phases = (wake.phases ?? []).filter((phase) => phase.seconds > 0);
+  const known = phases.reduce((sum, phase) => sum + phase.seconds, 0);
+  const isRunning = wake.outcome === "running";
+  return html`<li class="wake-row">
+    <div class="wake-line">
+      <span><strong>${wake.key}</strong> <span class="muted number">${formatMoment(wake.began)}</span></span>
+      <span class="wake-end"><${Outcome} wake=${wake} /><span class="number total">
+        ${isRunning ? formatRunning(seconds) : formatSeconds(seconds)}
+      </span></span>
+    </div>
+    <div class="track" aria-hidden="true">
+      <div class="stack" style=${{ width: `${Math.max(0.5, (Math.max(seconds, known) / longest) * 100)}%` }}>
+        ${phases.map(
+          ({ name, seconds }) => html`<span
+            key=${name}
+            class=${`segment phase-${name}`}
+            title=${`${phaseOf(name).label}: ${formatSeconds(seconds)}`}
+            style=${{ flexGrow: seconds }}
+          ></span>`,
+        )}
+        ${seconds > known && html`<span class="segment rest" style=${{ flexGrow: seconds - known }}></span>`}
+      </div>
+    </div>
+    <ul class="legend">
+      ${phases.map(
+        ({ name, seconds }) => html`<li key=${name}>${phaseOf(name).label} <span class="number">${formatSeconds(seconds)}</span></li>`,
+      )}
+    </ul>
+  </li>`;
+}
+
+const OUTCOMES = {
+  ready: ["ready", "Ready"],
+  running: ["waking", "Waking"],
+  failed: ["failed", "Failed"],
+  abandoned: ["", "Given up"],
+};
+
+function Outcome({ wake }) {
+  const [style, text] = OUTCOMES[wake.outcome] ?? ["", wake.outcome];
+  return html`<span class=${`pill ${style}`}>${wake.outcome === "failed" && wake.reason ? wordsOf(wake.reason) : text}</span>`;
+}
+
+function NoWake() {
+  return html`<section class="empty">
+    <${Icon} name="wakes" />
+    <h1>No wake yet</h1>
+    <p>Every wake shows here with the time of each phase. Send a request to a model that sleeps, or wake one
+    under <a href="#/models">Models</a>.</p>
+    <p class="muted small">Since this gateway started. Before that: <code>kubectl describe inferencemodel NAME</code>.</p>
+  </section>`;
 }

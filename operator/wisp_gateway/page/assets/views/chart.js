@@ -1,0 +1,129 @@
+// One chart over time, drawn by uPlot on a canvas; its caption has the newest values, or those under the cursor.
+
+import { NONE } from "../format.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
+import uPlot from "../vendor/uplot.js";
+import { WINDOW_S } from "./series.js";
+
+const HEIGHT = 150;
+const AXIS_WIDTH = 62;
+
+/**
+ * `series`: `{ label, hue, x, y }` of equal `x`; `top`: an end of the y axis that holds whatever the values;
+ * `steps`: distances between its marks.
+ */
+export function Chart({ title, series, format, end, top, steps }) {
+  const frame = useRef();
+  const [index, setIndex] = useState(null);
+  usePlot(frame, { series, format, end, top, steps, onIndex: setIndex });
+  const shown = series.map((line) => ({ ...line, value: valueAt(line, index) }));
+  const summary = shown.map(({ label, value }) => `${label}: ${value === null ? NONE : format(value)}`).join("; ");
+  return html`<figure class="card chart">
+    <figcaption>
+      <h2>${title}</h2>
+      <ul class="legend">
+        ${shown.map(
+          ({ label, hue, value }) => html`<li key=${label}>
+            <span class=${`swatch hue-${hue}`} aria-hidden="true"></span>${label}
+            <span class="number">${value === null ? NONE : format(value)}</span>
+          </li>`,
+        )}
+      </ul>
+    </figcaption>
+    <div class="plot" ref=${frame} role="img" aria-label=${`${title} over the last 15 minutes. ${summary || "No values."}`}></div>
+    ${series.length === 0 && html`<p class="no-values muted small">No values in the last 15 minutes</p>`}
+  </figure>`;
+}
+
+function valueAt({ y }, index) {
+  if (index !== null && index < y.length) return y[index];
+  return y.at(-1) ?? null;
+}
+
+/** Keep a plot in `frame`: made anew for other lines or colours, otherwise given the new values. */
+function usePlot(frame, { series, format, end, top, steps, onIndex }) {
+  const plot = useRef(null);
+  const [theme, setTheme] = useState(0);
+  const lines = series.map(({ label, hue }) => `${label} ${hue}`).join("|");
+  useColourChanges(() => setTheme((count) => count + 1));
+  useLayoutEffect(() => {
+    const element = frame.current;
+    const options = optionsOf(element, series, { format, top, steps, onIndex });
+    plot.current = new uPlot(options, dataOf(series), element);
+    const resizing = new ResizeObserver(() => plot.current.setSize({ width: element.clientWidth, height: HEIGHT }));
+    resizing.observe(element);
+    return () => {
+      resizing.disconnect();
+      plot.current.destroy();
+    };
+  }, [lines, theme]);
+  useLayoutEffect(() => {
+    plot.current.batch(() => {
+      plot.current.setData(dataOf(series), false);
+      plot.current.setScale("x", { min: end - WINDOW_S, max: end });
+    });
+  });
+}
+
+function useColourChanges(onChange) {
+  useEffect(() => {
+    const system = matchMedia("(prefers-color-scheme: dark)");
+    system.addEventListener("change", onChange);
+    addEventListener("themechange", onChange);
+    return () => {
+      system.removeEventListener("change", onChange);
+      removeEventListener("themechange", onChange);
+    };
+  }, []);
+}
+
+function dataOf(series) {
+  return series.length ? [series[0].x, ...series.map(({ y }) => y)] : [[], []];
+}
+
+function optionsOf(element, series, { format, top, steps, onIndex }) {
+  const colour = (name) => colourOf(element, name);
+  const axis = {
+    stroke: colour("--muted"),
+    font: "11px system-ui, sans-serif",
+    grid: { stroke: colour("--line"), width: 1 },
+    ticks: { show: false },
+  };
+  return {
+    width: element.clientWidth || 300,
+    height: HEIGHT,
+    legend: { show: false },
+    cursor: { sync: { key: "live", setSeries: false }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
+    padding: [8, 8, 0, 0],
+    scales: { x: { time: true, auto: false }, y: { range: (_, min, max) => [0, top ?? roofOf(max)] } },
+    axes: [
+      { ...axis, space: 70, size: 26, values: (_, times) => times.map(minuteOf) },
+      { ...axis, size: AXIS_WIDTH, space: 34, ...(steps && { incrs: steps }), values: (_, values) => values.map(format) },
+    ],
+    series: [
+      {},
+      ...(series.length ? series : [{ hue: 1 }]).map(({ label, hue }) => ({
+        label,
+        stroke: colour(`--hue-${hue}`),
+        width: 1.5,
+        points: { show: false },
+        spanGaps: false,
+      })),
+    ],
+    hooks: { setCursor: [({ cursor }) => onIndex(cursor.idx ?? null)] },
+  };
+}
+
+const roofOf = (max) => (max > 0 ? max * 1.1 : 1);
+
+function minuteOf(seconds) {
+  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+}
+
+/** A colour of style.css as the canvas understands it: light-dark() resolved for the theme in use. */
+function colourOf(element, name) {
+  element.style.color = `var(${name})`;
+  const { color } = getComputedStyle(element);
+  element.style.color = "";
+  return color;
+}

@@ -1,0 +1,42 @@
+// Memory as one stacked bar: what the model holds, and what is free.
+
+import { formatBytes } from "../format.js";
+import { html } from "../vendor/preact.js";
+
+const LABELS = {
+  weights: "Weights",
+  kv: "KV cache",
+  workspace: "Workspace",
+  graphs: "CUDA graphs",
+  context: "CUDA context",
+  loading: "Loading",
+  free: "Free",
+};
+
+export function Ledger({ rows, gpu }) {
+  const shown = rows.filter(({ bytes }) => bytes > 0);
+  const total = shown.reduce((sum, { bytes }) => sum + bytes, 0);
+  if (!total) return null;
+  const label = gpu ? "GPU memory" : "Memory";
+  return html`<figure class="ledger">
+    <figcaption><h3>${label}</h3><span class="number muted">${formatBytes(gpu?.memoryBytes ?? total)}</span></figcaption>
+    <div class="stack" aria-hidden="true">
+      ${shown.map(
+        ({ name, bytes }) => html`<span
+          key=${name}
+          class=${`segment memory-${name}`}
+          title=${`${LABELS[name] ?? name}: ${formatBytes(bytes)}`}
+          style=${{ flexGrow: bytes / total }}
+        ></span>`,
+      )}
+    </div>
+    <ul class="legend">
+      ${shown.map(
+        ({ name, bytes }) => html`<li key=${name}>
+          <span class=${`swatch memory-${name}`} aria-hidden="true"></span>${LABELS[name] ?? name}
+          <span class="number">${formatBytes(bytes)}</span>
+        </li>`,
+      )}
+    </ul>
+  </figure>`;
+}

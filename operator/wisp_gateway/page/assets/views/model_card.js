@@ -1,0 +1,146 @@
+// One model: its state in words, what it holds, what it does, and what can be done with it.
+
+import { request } from "../api.js";
+import { feed, keyOf } from "../feed.js";
+import { formatBytes, formatCount, formatRate, formatSeconds, NONE } from "../format.js";
+import { Icon } from "../icons.js";
+import { useStore } from "../store.js";
+import { html, useState } from "../vendor/preact.js";
+import { Ledger } from "./ledger.js";
+import { remedyOf, wordsOf } from "./reasons.js";
+import { Snippets } from "./snippets.js";
+import { Sparkline } from "./sparkline.js";
+import { WakeBar } from "./wake_bar.js";
+
+export function ModelCard({ model }) {
+  const title = `model-${model.namespace}-${model.name}`;
+  return html`<article class=${`card model is-${model.state.toLowerCase()}`} aria-labelledby=${title}>
+    <header class="model-head">
+      <div class="model-name">
+        <h2 id=${title}>${model.name}</h2>
+        <p class="muted small">${namesOf(model)}</p>
+      </div>
+      <span class=${`pill ${model.state.toLowerCase()}`}>${model.state}</span>
+    </header>
+    <${Situation} model=${model} />
+    <${Facts} model=${model} />
+    ${model.ledger?.length > 0 && html`<${Ledger} rows=${model.ledger} gpu=${model.gpu} />`}
+    <${Actions} model=${model} />
+    <${Snippets} model=${model} />
+  </article>`;
+}
+
+function namesOf({ namespace, name, servedName }) {
+  return servedName && servedName !== name ? `${namespace} · answers as ${servedName}` : namespace;
+}
+
+/** What the model is doing, as a sentence or a bar. */
+function Situation({ model }) {
+  switch (model.state) {
+    case "Waking":
+      return html`<${WakeBar} model=${model} />`;
+    case "Failed":
+      return html`<${Failure} model=${model} />`;
+    case "Suspended":
+      return html`<p class="situation">Suspended: requests don't wake it. Set <code>spec.suspend: false</code>.</p>`;
+    case "Asleep":
+      return html`<p class="situation">
+        Asleep: it holds no GPU. The next request wakes it${model.lastColdStartSeconds > 0
+          ? html`; last time that took <span class="number">${formatSeconds(model.lastColdStartSeconds)}</span>`
+          : ""}.
+      </p>`;
+    default:
+      return html`<${Activity} model=${model} />`;
+  }
+}
+
+function Failure({ model }) {
+  const message = model.message || "It gave no message.";
+  const saysRemedy = /[.:;]\s+[A-Z]/.test(message); // a second sentence
+  const remedy = saysRemedy ? "" : remedyOf(model.reason);
+  return html`<div class="failure">
+    <p class="failure-reason"><${Icon} name="alert" /><strong>${wordsOf(model.reason) || "Failed"}</strong></p>
+    <p>${message[0].toUpperCase() + message.slice(1)}</p>
+    ${remedy && html`<p class="small"><strong>What to do:</strong> ${remedy}</p>`}
+  </div>`;
+}
+
+function Activity({ model }) {
+  const key = keyOf(model);
+  const samples = useStore(feed, (state) => state.samples);
+  const isBusy = model.running > 0 || model.waiting > 0;
+  return html`<div class="activity">
+    <p class="rate"><span class="number big">${formatRate(model.tokensPerSecond)}</span> tokens/s</p>
+    <${Sparkline} samples=${samples} of=${key} />
+    <p class="muted small">${isBusy ? busyText(model) : idleText(model)}</p>
+  </div>`;
+}
+
+function busyText({ running, waiting }) {
+  const parts = [`${formatCount(running)} running`];
+  if (waiting > 0) parts.push(`${formatCount(waiting)} waiting`);
+  return parts.join(", ");
+}
+
+function idleText({ idleSeconds }) {
+  return idleSeconds > 1 ? `Idle for ${formatSeconds(Math.round(idleSeconds))}` : "Idle";
+}
+
+function Facts({ model }) {
+  const { ready = 0, desired = 0 } = model.replicas ?? {};
+  const isUp = model.state === "Ready" || model.state === "Waking";
+  const facts = [
+    ["Runs on", hardwareOf(model)],
+    ["Context", model.context ? `${formatCount(model.context)} tokens` : NONE],
+    ["Replicas", desired > 0 ? `${ready} of ${desired} ready` : NONE],
+    ["Queue", isUp || model.waiting > 0 ? queueOf(model) : NONE],
+  ].filter(([, value]) => value !== NONE);
+  if (facts.length === 0) return null;
+  return html`<dl class="facts">
+    ${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd class="number">${value}</dd></div>`)}
+  </dl>`;
+}
+
+function queueOf({ waiting }) {
+  return waiting > 0 ? `${formatCount(waiting)} waiting` : "empty";
+}
+
+function hardwareOf({ gpu, ledger, state }) {
+  if (gpu?.name) return `${gpu.name}${gpu.memoryBytes ? `, ${formatBytes(gpu.memoryBytes)}` : ""}`;
+  return ledger && state === "Ready" ? "CPU" : NONE;
+}
+
+/** Buttons; a refusal of the gateway is shown as it says it. */
+function Actions({ model }) {
+  const [problem, setProblem] = useState("");
+  const [isSending, setSending] = useState(false);
+  const send = async (action) => {
+    setProblem("");
+    setSending(true);
+    try {
+      await request(`state/${action}/${model.namespace}/${model.name}`, { method: "POST" });
+    } catch (error) {
+      setProblem(error.status ? error.message : "The gateway doesn't answer. Try again in a moment.");
+    } finally {
+      setSending(false);
+    }
+  };
+  const canWake = model.state === "Asleep";
+  const canStop = model.canStop && (model.state === "Ready" || model.state === "Waking");
+  const isUsable = model.state !== "Failed" && model.state !== "Suspended";
+  return html`<div class="actions">
+    ${canWake &&
+    html`<button type="button" class="button primary" disabled=${isSending} onClick=${() => send("wake")}>
+      <${Icon} name="power" />Wake<span class="visually-hidden"> ${model.name}</span>
+    </button>`}
+    ${isUsable &&
+    html`<a class="button" href=${`#/chat?model=${encodeURIComponent(keyOf(model))}`}>
+      <${Icon} name="chat" />Chat<span class="visually-hidden"> with ${model.name}</span>
+    </a>`}
+    ${canStop &&
+    html`<button type="button" class="button quiet" disabled=${isSending} onClick=${() => send("stop")}>
+      <${Icon} name="stop" />Stop<span class="visually-hidden"> ${model.name}</span>
+    </button>`}
+    <p class="problem" role="alert">${problem}</p>
+  </div>`;
+}

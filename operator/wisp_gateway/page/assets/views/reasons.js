@@ -1,0 +1,37 @@
+// What to do about a model that fails, where its message leaves that open. docs/operations.md has all of it.
+
+const REMEDIES = {
+  AccessDenied: "Put a valid token into the Secret of model.secretRef, and accept the model's licence on the hub.",
+  CacheUnusable: "Let the user of the pods write the cache directory.",
+  ConfigError: "Change the setting that the message names.",
+  ContainerRefused: "Install what the message names; most often NVIDIA's container runtime is missing.",
+  DeviceFailed: "Look at nvidia-smi and dmesg on the machine; take it out if the GPU is broken.",
+  DiskFull: "Make room in the cache directory, or give it a larger volume.",
+  DoesNotFit: "Shorten runtime.maxContext, lower runtime.maxConcurrent, quantize, or take a larger GPU.",
+  GpuOutOfMemory: "Something else holds memory on that GPU: end it, or give the model a GPU of its own.",
+  GpuUnavailable: "Install driver 580 or newer, or free a GPU.",
+  ImagePullFailed: "Correct the image, or add a pull secret.",
+  KernelFault: "It restarts by itself. If it happens again, report it with the pod's log.",
+  KernelsMissing: "Take another GPU or quantization; wisp-runtime kernels list shows what there is.",
+  ModelNotFound: "Correct spec.model.uri or revision.",
+  ModelUnsupported: "Choose a model of a family that the message lists.",
+  NotAllowed: "Ask the administrator to open it, or change the spec.",
+  OOMKilled: "Raise spec.resources.limits.memory.",
+  SecretMissing: "Create the Secret, or the key in it, that the message names.",
+  SourceUnreachable: "Look at the network to the hub or bucket. It is tried again by itself.",
+  StartupTimedOut: "Raise rollout.startupDeadline if the download takes that long.",
+  TokenizerUnreadable: "Add a tokenizer.json, or take a repository that has one.",
+  Unschedulable: "Free or add a GPU, or ask for less.",
+  WeightsUnreadable: "Fetch the model again: delete its directory in the cache.",
+};
+
+/** A sentence on what to do about `reason`; empty if only the message can say. */
+export function remedyOf(reason) {
+  return REMEDIES[reason] ?? "";
+}
+
+/** "DoesNotFit" → "Does not fit". */
+export function wordsOf(reason) {
+  const words = (reason ?? "").replace(/([a-z])([A-Z])/g, "$1 $2").split(" ");
+  return words.map((word, place) => (place && !/^[A-Z]{2}/.test(word) ? word.toLowerCase() : word)).join(" ");
+}
