@@ -17,7 +17,7 @@ pytestmark = pytest.mark.model
 
 
 def test_the_demo_wakes_a_real_model_streams_its_answer_and_shows_it_at_zero_again(smollm2_dir):
-    done = subprocess.run([WISP, "demo"], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run([WISP, "demo"], capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     states = re.findall(r"[○●] (asleep|ready)", done.stdout)
     assert states == ["asleep", "ready", "asleep"]
@@ -27,11 +27,11 @@ def test_the_demo_wakes_a_real_model_streams_its_answer_and_shows_it_at_zero_aga
 
 def test_the_manifest_of_the_demo_is_one_that_fits(smollm2_dir, tmp_path):
     text = subprocess.run(
-        [WISP, "demo", "--manifest"], capture_output=True, text=True, timeout=120, check=True
+        [WISP, "demo", "--manifest"], capture_output=True, text=True, timeout=280, check=True
     ).stdout
     (tmp_path / "smollm2.yaml").write_text(text)
     done = subprocess.run(
-        [WISP, "fit", str(tmp_path / "smollm2.yaml")], capture_output=True, timeout=120, check=False
+        [WISP, "fit", str(tmp_path / "smollm2.yaml")], capture_output=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -50,5 +50,5 @@ def test_ctrl_c_ends_the_demo_without_a_traceback(smollm2_dir):
             break
     time.sleep(0.3)
     demo.send_signal(signal.SIGINT)
-    _, stderr = demo.communicate(timeout=120)
+    _, stderr = demo.communicate(timeout=280)
     assert (demo.returncode, "Traceback" in stderr) == (130, False), stderr

@@ -73,6 +73,20 @@ class Runtime:
         return pid
 
 
+def _load_once(url: str, is_so, timeout_s: float = 60) -> dict:
+    """Return the engine's load as soon as a claim on it holds."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so(load := httpx.get(f"{url}/state", timeout=timeout_s).json()["load"]):
+        assert time.monotonic() < deadline, load
+        time.sleep(0.02)
+    return load
+
+
+def _kill_the_engine_once_it_runs(running: Runtime, url: str) -> None:
+    _load_once(url, lambda load: load["running"] and load["generatedTokensTotal"])
+    os.kill(running.engine_pid(), signal.SIGKILL)
+
+
 def _command(pid: str) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
 
@@ -111,6 +125,7 @@ def test_it_completes_a_question(client):
 )
 def test_streamed_and_collected_are_the_same_text(client, question, stop):
     fields = {**GREEDY, "messages": [{"role": "user", "content": question}], "stop": stop}
+    client.chat.completions.create(**fields)  # from now on both find the same prefix in the cache
     whole = client.chat.completions.create(**fields).choices[0]
     chunks = list(client.chat.completions.create(**fields, stream=True))
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.message.content
@@ -176,7 +191,7 @@ def test_an_answer_follows_a_schema_at_any_temperature(client, temperature):
         messages=[{"role": "user", "content": "Describe a person as JSON."}],
         temperature=temperature,
         seed=3,
-        max_tokens=300,
+        max_tokens=1000,  # beyond the schema's bounds, with all the spaces that may be
         response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}},
     ).choices[0]
     assert answer.finish_reason == "stop"
@@ -193,20 +208,19 @@ def test_a_grammar_of_an_unknown_special_token_is_refused_by_the_engine(client):
 
 def test_the_same_seed_gives_the_same_text(client):
     fields = {**GREEDY, "messages": QUESTION, "temperature": 1.2, "seed": 11}
-    texts = {client.chat.completions.create(**fields).choices[0].message.content for _ in range(3)}
-    assert len(texts) == 1
+    texts = [client.chat.completions.create(**fields).choices[0].message.content for _ in range(4)]
+    assert len(set(texts[1:])) == 1  # the first may have found less of its prompt in the cache
 
 
 def test_a_client_that_leaves_frees_the_engine(client, served):
+    before = _load_once(served, lambda load: not load["running"])["generatedTokensTotal"]
     stream = client.completions.create(
         prompt="Once", model="smollm2", max_tokens=1500, stream=True, extra_body={"ignore_eos": True}
     )
     next(iter(stream))
     stream.close()
-    deadline = time.monotonic() + 20  # less than 1,500 tokens take
-    while (load := httpx.get(f"{served}/state").json()["load"])["running"]:
-        assert time.monotonic() < deadline, load
-        time.sleep(0.02)
+    load = _load_once(served, lambda load: not load["running"])
+    assert load["generatedTokensTotal"] - before < 1500
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -215,7 +229,7 @@ def test_kill_9_of_the_engine_is_a_clean_error_and_exit_1(smollm2_dir, tmp_path,
     with runtime(smollm2_dir, "--termination-log", str(log), "--max-context", "1024") as running:
         url = running.wait_ready()
         with openai.OpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
-            killing = threading.Timer(0.5, lambda: os.kill(running.engine_pid(), signal.SIGKILL))
+            killing = threading.Thread(target=_kill_the_engine_once_it_runs, args=(running, url))
             killing.start()
             with pytest.raises(openai.APIError, match="signal 9"):
                 list(
@@ -250,7 +264,8 @@ def test_two_interrupts_end_it_at_once(smollm2_dir):
             lines = response.iter_lines()
             next(lines)
             running.process.send_signal(signal.SIGINT)
-            time.sleep(0.2)
+            while httpx.get(f"{url}/readyz", timeout=60).status_code == 200:
+                time.sleep(0.02)
             assert running.process.poll() is None
             running.process.send_signal(signal.SIGINT)
             assert "The server is stopping" in list(lines)[-2]
