@@ -176,6 +176,17 @@ class Pods:
         return handle
 
     @staticmethod
+    def talk_once(may_answer: threading.Event) -> Handler:
+        """Answer as soon as the event is set."""
+
+        async def handle(pod: FakePod, seen: Seen, writer: asyncio.StreamWriter) -> None:
+            while not may_answer.is_set():
+                await asyncio.sleep(0.02)
+            await Pods.talk()(pod, seen, writer)
+
+        return handle
+
+    @staticmethod
     def refuse(status: int, body: bytes) -> Handler:
         """Answer with this status and body."""
         return Pods.write(answer(status, body))
@@ -324,7 +335,7 @@ class World:
         settings = {
             "api_key": "none",
             "max_retries": 0,
-            "timeout": 20,
+            "timeout": 60,
             "base_url": f"{self.url}/v1",
             **settings,
         }

@@ -26,7 +26,7 @@ def test_not_ready_before_the_first_snapshot_and_ready_ever_after(world):
 def test_a_stopping_gateway_is_unready_first_and_still_takes_requests(world):
     """A deleted gateway pod gets requests until every node has its endpoint removed."""
     world.model("m", world.pod(world.does.talk(8, gap_s=0.1)))
-    world.start(shutdown_delay_s=2, drain_timeout_s=60)
+    world.start(shutdown_delay_s=5, drain_timeout_s=60)
     host, port = world.url.removeprefix("http://").split(":")
     kept = http.client.HTTPConnection(host, int(port), timeout=60)
     kept.request("GET", "/readyz")

@@ -78,6 +78,7 @@ def test_the_directory_file_may_come_late_change_break_and_go(start):
     gateway.write(directory("a"))
     until(lambda: gateway.models() == ["a"])
     gateway.write('{"models": [{"name": "b"')
+    until(lambda: "not JSON" in gateway.log.read_text())
     time.sleep(0.5)
     assert gateway.models() == ["a"]
     gateway.directory.unlink()

@@ -126,7 +126,8 @@ def test_while_the_api_server_is_away_the_last_good_snapshot_stays(play, caplog)
         async with following(server) as followed:
             await followed.until_endpoints(ns__m=["a"])
             await server.stop()
-            await asyncio.sleep(0.3)
+            await followed.until(lambda: any("last good copy" in message for message in caplog.messages))
+            await asyncio.sleep(0.3)  # several tries
             assert followed.discovery.is_synced
             assert followed.endpoints() == {"ns/m": ["a"]}
             await server.start()

@@ -40,8 +40,8 @@ def test_bytes_that_follow_a_request_to_upgrade_are_never_a_request_of_their_own
         connection.sendall("\r\n".join([*lines, "", ""]).encode())
         time.sleep(0.2)
         connection.sendall(smuggled)
-        connection.settimeout(0.5)
         assert connection.recv(65536).startswith(b"HTTP/1.1 400 ")
+        connection.settimeout(0.5)
         with pytest.raises(TimeoutError):
             connection.recv(65536)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -36,9 +37,12 @@ def routed(world, by):
 
 def test_each_history_stays_at_one_pod_and_many_use_all(world, pods):
     turns = {name: list(agent(name, 4)) for name in ("anna", "bert", "carl", "dora")}
+    may_answer = threading.Event()
     for pod in pods:
-        pod.handler = world.does.talk(gap_s=1.0)  # no answer before the last of four asks
+        pod.handler = world.does.talk_once(may_answer)  # no answer before the last of four asks
     asked = [world.background(lambda body=bodies[0]: world.post(json=body)) for bodies in turns.values()]
+    world.until(lambda: sum(len(pod.seen) for pod in pods) == 4)
+    may_answer.set()
     assert {answer.result(60).status_code for answer in asked} == {200}
     for pod in pods:
         pod.handler = world.does.talk()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 
@@ -14,7 +16,8 @@ import pytest
     ],
 )
 def test_small_requests_go_where_no_large_one_runs(world, large):
-    pods = [world.pod(world.does.talk(gap_s=1.0)) for _ in range(2)]
+    may_answer = threading.Event()
+    pods = [world.pod(world.does.talk_once(may_answer)) for _ in range(2)]
     world.model("m", *pods, routing="LeastLoad", targetConcurrency=8)
     world.start()
     path = "/v1/chat/completions" if "messages" in large else "/v1/completions"
@@ -24,11 +27,13 @@ def test_small_requests_go_where_no_large_one_runs(world, large):
     small = [world.background(world.post) for _ in range(5)]
     world.until(lambda: len(busy.seen) + len(calm.seen) == 6)
     assert (len(busy.seen), len(calm.seen)) == (1, 5)
+    may_answer.set()
     assert {asked.result(60).status_code for asked in [first, *small]} == {200}
 
 
 def test_a_large_request_leaves_most_of_a_pod_to_others(world):
-    pod = world.pod(world.does.talk(gap_s=1.0))
+    may_answer = threading.Event()
+    pod = world.pod(world.does.talk_once(may_answer))
     world.model("m", pod, targetConcurrency=8)
     world.start()
     asked = [world.background(lambda: world.post(json={"model": "m", "messages": [], "n": 128}))]
@@ -36,4 +41,5 @@ def test_a_large_request_leaves_most_of_a_pod_to_others(world):
     asked += [world.background(world.post) for _ in range(8)]
     world.until(lambda: len(pod.seen) == 7)
     world.until(lambda: world.state()["waiting"] == 2)
+    may_answer.set()
     assert {answer.result(60).status_code for answer in asked} == {200}
