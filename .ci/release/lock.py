@@ -53,14 +53,16 @@ class LockedSet:
 
 NOT_IN_PODS = ("rich",)  # progress bars of a terminal
 SETS = {
-    "operator": LockedSet("the operator's image", ("operator",)),
-    "runtime-cpu": LockedSet("the runtime's image for the CPU", ("runtime",), without=NOT_IN_PODS),
-    "runtime-cuda": LockedSet("the runtime's image for GPUs", ("runtime", "cuda"), without=NOT_IN_PODS),
+    "operator": LockedSet("the operator's image", ("operator", "otel")),
+    "runtime-cpu": LockedSet("the runtime's image for the CPU", ("runtime", "otel"), without=NOT_IN_PODS),
+    "runtime-cuda": LockedSet(
+        "the runtime's image for GPUs", ("runtime", "cuda", "otel"), without=NOT_IN_PODS
+    ),
     "kernels": LockedSet("the compiler of the kernels", ("kernels",), ("build",)),
     "build": LockedSet("sdist and wheel", (), ("build",)),
     "run": LockedSet("one machine without a GPU, and `make demo`", ("operator", "runtime")),
     "run-gpu": LockedSet("one machine with a GPU", ("operator", "runtime", "cuda", "kernels")),
-    "dev": LockedSet("`make test` and `make check`", ("operator", "runtime", "dev"), ("build",)),
+    "dev": LockedSet("`make test` and `make check`", ("operator", "runtime", "otel", "dev"), ("build",)),
     "clients": LockedSet("`make test-clients`", (), ("clients",)),
     "release": LockedSet("`make lock` and `make release`", (), ("build", "release")),
 }

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from wisp_gateway.access import Access
 from wisp_gateway.config import Config
 from wisp_gateway.errors import GatewayError, Headers, InternalError, Stopping
-from wisp_gateway.inbound import prompt_text, request_body, routes
+from wisp_gateway.inbound import access_log, prompt_text, request_body, routes
 from wisp_gateway.inbound.auth import Keyring, token_of
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
@@ -26,9 +25,9 @@ from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import tag_of
 from wisp_gateway.upstream.proxy import Proxy, Request
 from wisp_gateway.upstream.stored_responses import StoredResponses
+from wisp_http.log_lines import request_id
 
 log = logging.getLogger(__name__)
-access_log = logging.getLogger("wisp_gateway.access")
 
 CLIENT_CLOSED_REQUEST = 499
 _JSON: Headers = [(b"content-type", b"application/json")]
@@ -72,6 +71,7 @@ class App:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; every error has the shape of its path's dialect."""
         client = Client(scope, receive, send, self._budget)
+        request_id.set(client.request_id)
         try:
             is_metrics_port = client.port == self._config.metrics_port
             if not is_metrics_port and await self._preflight(client):
@@ -83,12 +83,13 @@ class App:
         except ClientGone:
             client.status = CLIENT_CLOSED_REQUEST
         except Exception:
-            log.exception("bug in the gateway (request %s)", client.request_id)
+            log.exception("bug in the gateway")
             await client.fail(InternalError("The gateway failed on this request; its log says why."))
         finally:
             client.held.release()
             if client.model_key or client.status >= 400:
                 self._account(client)
+            access_log.record(client)
 
     def abort(self) -> None:
         """End every request that still runs, each with a clean error."""
@@ -239,15 +240,6 @@ class App:
 
     def _account(self, client: Client) -> None:
         self._metrics.requests.add(1, client.model_key, str(client.status))
-        access_log.info(
-            "%s %s %s %d %.3fs %s",
-            client.method,
-            client.raw_path,
-            client.model_key or "-",
-            client.status,
-            time.monotonic() - client.entered_s,
-            client.request_id,
-        )
 
 
 def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Prompt | None:

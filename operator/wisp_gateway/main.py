@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import resource
 import sys
@@ -17,6 +16,7 @@ import uvloop
 from wisp_gateway.config import Config
 from wisp_gateway.errors import StartError
 from wisp_gateway.gateway import Gateway
+from wisp_http.log_lines import FORMATS, set_up_log
 
 DEFAULTS = {field.name: field.default for field in fields(Config)}
 Command = Callable[..., None]
@@ -85,10 +85,11 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @_option("--shutdown-delay-s", click.FloatRange(0), "After SIGTERM, keep listening this long, not ready.")
 @_option("--drain-timeout-s", click.FloatRange(0), "Then finish what runs for at most this long.")
 @_option("--log-level", click.Choice(LEVELS), "Least severe message to log.")
-@_option("--log-format", click.Choice(("text", "json")), "Form of a log line.")
+@_option("--log-format", click.Choice(FORMATS), "Form of a log line.")
 def main(**settings: Any) -> None:
     """Serve the models of a directory under one OpenAI endpoint; hold, wake, route and stream."""
-    _set_up_log(settings["log_level"], settings["log_format"])
+    set_up_log(settings["log_level"], settings["log_format"])
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     directory = settings.pop("directory")
     try:
         config = Config(None if directory == CLUSTER else Path(directory), **settings)
@@ -113,27 +114,3 @@ def _raise_file_limit(wanted: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (possible, hard))
     if possible < wanted:
         logging.warning("%d files may be open, too few for --max-connections; %d are needed", hard, wanted)
-
-
-class _JsonLines(logging.Formatter):
-    """One JSON object a line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Write time, level, logger and message; a traceback where there is one."""
-        line = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
-
-
-def _set_up_log(level: str, form: str) -> None:
-    handler = logging.StreamHandler()
-    text = logging.Formatter("%(asctime)s %(levelname)-7s %(message)s")
-    handler.setFormatter(_JsonLines() if form == "json" else text)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)

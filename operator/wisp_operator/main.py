@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 
+from wisp_http.log_lines import FORMATS, JsonLines
 from wisp_operator.cluster.config import OperatorConfig, own_address, own_identity, own_namespace
 from wisp_operator.cluster.replica import Replica
 from wisp_operator.core.access.policy import ENVIRONMENT, POD_ANNOTATIONS, POD_LABELS, Policy
@@ -129,11 +130,21 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
     help="Time a stopping pod still accepts.",
 )
 @click.option(
+    "--runtime-log-format",
+    type=click.Choice(FORMATS),
+    default=BUILD["log_format"],
+    show_default=True,
+    help="Form of the log's lines of the models' pods.",
+)
+@click.option(
     "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least severe message."
 )
-def main(log_level: str, **flags: Any) -> None:
+@click.option(
+    "--log-format", type=click.Choice(FORMATS), default="text", show_default=True, help="Form of a log line."
+)
+def main(log_level: str, log_format: str, **flags: Any) -> None:
     """Run one replica of the Wisp operator against the cluster of the kubeconfig or the service account."""
-    _set_up_log(log_level)
+    _set_up_log(log_level, log_format)
     try:
         asyncio.run(Replica(_config(flags)).run())
     except WispError as error:
@@ -143,7 +154,11 @@ def main(log_level: str, **flags: Any) -> None:
 
 def _config(flags: dict[str, Any]) -> OperatorConfig:
     names = {"image": "runtime_image", "pull_policy": "runtime_pull_policy", "user_id": "runtime_user_id"}
-    names |= {"cpu_request": "runtime_cpu", "memory_request": "runtime_memory"}
+    names |= {
+        "cpu_request": "runtime_cpu",
+        "memory_request": "runtime_memory",
+        "log_format": "runtime_log_format",
+    }
     names |= {"ephemeral_storage_request": "runtime_ephemeral_storage"}
     given = {name: flags.pop(names.get(name, name)) for name in BUILD if names.get(name, name) in flags}
     policy = Policy(
@@ -166,11 +181,12 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _set_up_log(level: str) -> None:
+def _set_up_log(level: str, form: str) -> None:
     logging.basicConfig(level=level.upper(), stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.addFilter(_is_no_retry)
-        handler.setFormatter(OneLineFormatter("%(asctime)s %(levelname)-7s %(message)s"))
+        text = OneLineFormatter("%(asctime)s %(levelname)-7s %(message)s")
+        handler.setFormatter(JsonLines() if form == "json" else text)
     for noisy in ("kopf", "aiohttp.access"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
 

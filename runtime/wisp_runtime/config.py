@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_runtime.errors import ConfigError
-from wisp_runtime.setting_fields import choice, flag, option
+from wisp_runtime.setting_fields import ENVIRONMENT_PREFIX, choice, flag, option, variable_of
 from wisp_runtime.setting_parsers import (
     nearest,
     parse_auto_or,
@@ -31,7 +31,6 @@ from wisp_runtime.setting_parsers import (
     parse_text,
 )
 
-ENVIRONMENT_PREFIX = "WISP_"
 OTHER_PROGRAMS = ("WISP_GATEWAY_", "WISP_OPERATOR_", "WISP_TEST_")  # prefixes that other programs check
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -45,6 +44,7 @@ ToolParserName = Literal[
 ]
 ReasoningParserName = Literal["auto", "none", "cohere", "gemma4", "mistral", "seed_oss", "think"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 STEP_SEQUENCES, STEP_BLOCK_TOKENS = BATCH_SIZES[-1], 16
 """Limits of the persistent decode kernel: maximum of sequences, divisor of a KV block's tokens."""
@@ -191,6 +191,7 @@ class ServeConfig:
         "SHA-256 digests of the gateway's tokens, without which /v1 and /state then answer nobody.",
     )
     log_level: LogLevel = choice(("debug", "info", "warning", "error"), "info", "Level of the log on stderr.")
+    log_format: LogFormat = choice(("text", "json"), "text", "Form of the log's lines.")
 
     def __post_init__(self) -> None:
         """Check settings against each other.
@@ -245,16 +246,6 @@ class ServeConfig:
 def options() -> tuple[Field[Any], ...]:
     """Return the fields that are flags: all but ``model``, which is the argument."""
     return tuple(f for f in fields(ServeConfig) if f.name != "model")
-
-
-def flag_of(name: str) -> str:
-    """Return the flag of a field: ``max_context`` → ``--max-context``."""
-    return "--" + name.replace("_", "-")
-
-
-def variable_of(name: str) -> str:
-    """Return the environment variable of a field: ``max_context`` → ``WISP_MAX_CONTEXT``."""
-    return ENVIRONMENT_PREFIX + name.upper()
 
 
 def check_environment(environment: Mapping[str, str] | None = None) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 from wisp_runtime.setting_parsers import parse_choice
 
+ENVIRONMENT_PREFIX = "WISP_"
+
 
 def option(default: Any, parse: Callable[[str], Any], metavar: str, help: str) -> Any:
     """Make a field whose value is read by ``parse``."""
@@ -22,3 +24,13 @@ def choice(choices: tuple[str, ...], default: str, help: str) -> Any:
 def flag(default: bool, help: str) -> Any:
     """Make a field that is on or off."""
     return field(default=default, metadata={"is_flag": True, "help": help})
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field: ``max_context`` → ``--max-context``."""
+    return "--" + name.replace("_", "-")
+
+
+def variable_of(name: str) -> str:
+    """Return the environment variable of a field: ``max_context`` → ``WISP_MAX_CONTEXT``."""
+    return ENVIRONMENT_PREFIX + name.upper()

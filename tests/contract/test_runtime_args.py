@@ -22,11 +22,12 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB
 from wisp_runtime.cli import example
 from wisp_runtime.cli.main import main
-from wisp_runtime.config import ServeConfig, flag_of, options
+from wisp_runtime.config import ServeConfig, options
 from wisp_runtime.engine.startup import require_fit
 from wisp_runtime.ops.protocol.device import Memory
 from wisp_runtime.server.answers.reasoning import FORMATS as THINKING
 from wisp_runtime.server.answers.tools.registry import FORMATS as TOOL_FORMATS
+from wisp_runtime.setting_fields import flag_of
 
 CONTRACTS = Path(__file__).parents[2] / "docs" / "contracts.md"
 

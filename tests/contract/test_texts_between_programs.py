@@ -32,7 +32,7 @@ from wisp_operator.local.machine.hardware import device_for
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import dense_decoder
 from wisp_plan.spec.rope import RopeSpec
-from wisp_runtime.config import ServeConfig, variable_of
+from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.listing import rows
@@ -41,6 +41,7 @@ from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.parsing import sampling
 from wisp_runtime.server.parsing.body import parse_json
 from wisp_runtime.server.startup_log import termination_message
+from wisp_runtime.setting_fields import variable_of
 from wisp_runtime.setting_parsers import parse_digests
 
 ROOT = Path(__file__).resolve().parents[2]

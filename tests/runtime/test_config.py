@@ -7,8 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from wisp_runtime.cli import serve as serve_command
-from wisp_runtime.config import ServeConfig, check_environment, flag_of, options, variable_of
+from wisp_runtime.config import ServeConfig, check_environment, options
 from wisp_runtime.errors import ConfigError
+from wisp_runtime.setting_fields import flag_of, variable_of
 
 
 @pytest.fixture
@@ -66,6 +67,7 @@ VALUES = [
     ("--termination-log", "/dev/termination-log", Path("/dev/termination-log")),
     ("--pod-token-sha256", f"{'ab' * 32},{'CD' * 32}", ("ab" * 32, "cd" * 32)),
     ("--log-level", "debug", "debug"),
+    ("--log-format", "json", "json"),
 ]
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +13,7 @@ from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.request_body import BodyScan, RequestBody
 from wisp_gateway.inbound.server import ClientProtocol
 from wisp_gateway.inbound.usage import Usage
+from wisp_http import request_ids
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -26,7 +25,6 @@ SHORT_BYTES = 8 * 1024
 _TOO_MUCH_HELD = "The gateway holds too many bytes of requests, or too many of yours (--max-held-bytes)."
 MAX_LOGGED_PATH = 300
 WRITE_BYTES = 256 * 1024
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 class ClientGone(Exception):
@@ -54,7 +52,8 @@ class Client:
         self.protocol: ClientProtocol = scope["extensions"]["wisp.protocol"]["connection"]
         self._turn = budget.turn
         self.held = budget.open(f"host:{self.host}")
-        self.request_id = self._request_id()
+        self.request_id = request_ids.id_of(self.header(request_ids.HEADER).encode("latin-1"))
+        self.queue_s: float | None = None  # set once a pod has a place for it
         self.dialect = dialect.of_request(self.path, self.headers)
         self.model_key = ""  # set once the model is found
         self.key_name = ""  # set once the API key is known
@@ -171,7 +170,3 @@ class Client:
         if self.protocol.is_stopping:
             headers.append((b"connection", b"close"))
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-
-    def _request_id(self) -> str:
-        given = self.header(b"x-request-id")
-        return given if _REQUEST_ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"

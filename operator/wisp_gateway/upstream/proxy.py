@@ -98,7 +98,10 @@ class Proxy:
             GatewayError: no answer, or only a part of one.
         """
         async with _heartbeats(client, state, request):
-            state, slot, answer = await self._open(state, request)
+            try:
+                state, slot, answer = await self._open(state, request)
+            finally:
+                client.queue_s = request.held_s
         answer.finished.add_done_callback(lambda _: slot.release())  # with the last token, read or not
         request.body.drop()  # no retry from here on
         if answer.is_request_sent:

@@ -21,6 +21,7 @@ class BuildSettings:
             unless its model says otherwise.
         claim_size, claim_access_mode, claim_storage_class: properties of the claims for ``cache.type: PVC``;
             an empty class is the cluster's default.
+        log_format: form of the log's lines of the pods.
         endpoint_grace_s: seconds a pod keeps accepting after its deletion, until no proxy sends more.
     """
 
@@ -35,4 +36,5 @@ class BuildSettings:
     claim_size: str = "100Gi"
     claim_access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
     claim_storage_class: str = ""
+    log_format: str = "text"
     endpoint_grace_s: int = 5

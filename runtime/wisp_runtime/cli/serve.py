@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
-from wisp_runtime.config import ServeConfig, check_environment, flag_of, options, variable_of
+from wisp_runtime.config import ServeConfig, check_environment, options
 from wisp_runtime.errors import ConfigError
+from wisp_runtime.setting_fields import flag_of, variable_of
 
 
 class Setting(click.ParamType[Any]):

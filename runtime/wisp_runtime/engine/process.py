@@ -21,6 +21,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from wisp_http.log_lines import set_up_log
 from wisp_runtime.engine.transport.messages import Fatal, Phase
 from wisp_runtime.engine.transport.pipe import Pipe, ServerGone
 from wisp_runtime.errors import DeviceFailed, EngineFailed, RuntimeFailure
@@ -64,6 +65,7 @@ def main(arguments: list[str], start: Start | None = None) -> int:
 def serve(pipe: Pipe, started_s: float, start: Start | None) -> None:
     """Start up, then run until the server asks to stop."""
     config, *early = pipe.receive(waits=True)
+    set_up_log(config.log_level, config.log_format)
     pipe.send(Phase("import"))
     from wisp_runtime.engine import loop, startup  # NumPy and the model code: the phase "import"
 

@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import uvloop
 
+from wisp_http.log_lines import set_up_log
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine, EngineClient
 from wisp_runtime.engine.transport.messages import Fatal
@@ -36,11 +37,7 @@ StartEngine = Callable[[ServeConfig], Awaitable[Engine]]
 def run(config: ServeConfig, start_engine: StartEngine = EngineClient.start) -> int:
     """Serve until asked to stop or until something breaks; return the process's exit code."""
     sys.set_int_max_str_digits(MAX_INTEGER_DIGITS)
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    set_up_log(config.log_level, config.log_format)
     try:
         with (
             bound_socket(config.host, config.port) as listener,

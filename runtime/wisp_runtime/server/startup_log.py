@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from wisp_http.log_lines import JsonLines
 from wisp_plan.units import format_size
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal, Phase
@@ -22,7 +23,11 @@ log = logging.getLogger(__name__)
 
 
 def say(line: str) -> None:
-    """Write one line of progress to stderr."""
+    """Write one line of progress to stderr, as a record of the log where that is of JSON."""
+    root = logging.getLogger()
+    if any(isinstance(handler.formatter, JsonLines) for handler in root.handlers):
+        root.handle(root.makeRecord(__name__, logging.INFO, "", 0, line, (), None))  # at any level of the log
+        return
     sys.stderr.write(f"wisp-runtime: {line}\n")
     sys.stderr.flush()
 

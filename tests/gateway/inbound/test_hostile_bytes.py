@@ -9,6 +9,8 @@ import time
 import pytest
 from raw_client import HEAD, connect, read_all, read_until, request
 
+from wisp_http.log_lines import TextLines
+
 MIB = 1 << 20
 LINE = b"GET /livez HTTP/1.1\r\n"
 
@@ -197,7 +199,7 @@ def test_a_path_cannot_write_a_line_of_the_log(world, caplog):
             connection.sendall(b"GET /v1/nope%0A2026-01-01%20INFO%20POST HTTP/1.1\r\nhost: x\r\n\r\n")
             connection.recv(65536)
         world.until(lambda: caplog.records)
-    lines = [record.getMessage() for record in caplog.records if record.name == "wisp_gateway.access"]
+    lines = [TextLines().format(record) for record in caplog.records if record.name == "wisp_gateway.access"]
     assert lines
     assert not any("\n" in line or "\r" in line for line in lines)
 

@@ -26,7 +26,7 @@ from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.api.responses import paths as responses
 from wisp_runtime.server.http.first_request import ServiceEndpoint, at_first_request, imported
 from wisp_runtime.server.http.health import health_endpoints
-from wisp_runtime.server.http.request_id import id_of, with_request_id
+from wisp_runtime.server.http.request_id import with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.http.usage_report import open_report, with_usage
 from wisp_runtime.server.service import Service
@@ -221,8 +221,7 @@ class Admission:
         except Exception as error:
             if status != CLIENT_LEFT:  # the response has begun and can only be broken off
                 raise
-            place = (scope["method"], scope["path"], id_of(scope))
-            log.exception("%s %r (request %s) failed by a bug of ours", *place)
+            log.exception("%s %r failed by a bug of ours", scope["method"], scope["path"])
             await error_response(internal_error(error), scope)(scope, receive, send_and_record)
         finally:
             if is_counted:

@@ -7,6 +7,7 @@ request of several choices. Closing an iterator aborts its sequence; so does a s
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -38,6 +39,8 @@ from wisp_runtime.server.text.tokenizer import ModelTokenizer
 MAX_BACKLOG = 1 << 18  # of deltas of a request that its client has not taken yet
 FAILURES = frozenset({"refused", "error", "overloaded", "expired", "abort"})
 """Ends in the engine that bring no answer."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -130,6 +133,7 @@ class Generator:
                         return
         except EngineDied as error:
             timer.fail("error")
+            log.error("the engine ended under this request: %s", error.message)
             raise engine_died(f"The engine failed while it answered: {error.message}") from error
         finally:
             self._running.discard(submit.request_id)
@@ -154,6 +158,7 @@ class Generator:
             raise engine_failed("The engine ended a request for a vector without one.")
         except EngineDied as error:
             timer.fail("error")
+            log.error("the engine ended under this request: %s", error.message)
             raise engine_died(f"The engine failed while it answered: {error.message}") from error
         finally:
             self._running.discard(submit.request_id)
@@ -173,6 +178,7 @@ class Generator:
             raise bad_request(event.message, code="request_refused")
         if event.finish == "error":
             self._budget.spend(time.monotonic())
+            log.error("the engine failed at this request: %s", event.message)
             raise engine_failed(event.message or "The engine failed at this request without saying why.")
         if event.finish == "overloaded":
             raise overloaded()

@@ -73,13 +73,12 @@ async def respond(generator: Generator, job: GenerationJob, http_request: Reques
     """Run ``job`` and return its response; abort its sequences if the client disconnects."""
     identity = f"{job.prefix}-{job.request.request_id or uuid.uuid4().hex}"
     envelope = {"id": identity, "object": job.kind, "created": int(time.time()), "model": job.model}
-    headers = {"X-Request-Id": identity}
     if job.request.stream:
-        return EventStream(_events(generator, job, envelope | {"object": job.chunk_kind}), headers)
+        return EventStream(_events(generator, job, envelope | {"object": job.chunk_kind}))
     choices = await unless_client_leaves(http_request.receive, _collect(generator, job))
     envelope |= job.extra
     body = f'{to_json(envelope)[:-1]},"choices":[{choices}],"usage":{to_json(_usage(job))}{job.tail()}}}'
-    return Response(body.encode(), headers=headers, media_type="application/json")
+    return Response(body.encode(), media_type="application/json")
 
 
 async def _collect(generator: Generator, job: GenerationJob) -> str:

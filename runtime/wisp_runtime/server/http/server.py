@@ -23,6 +23,7 @@ from wisp_runtime.errors import ConfigError, ErrorBudgetSpent, RuntimeFailure, T
 from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
+from wisp_runtime.server.http.request_log import RequestLog
 from wisp_runtime.server.parsing.defaults import notes_of, read_defaults
 from wisp_runtime.server.parsing.strict_model import build
 from wisp_runtime.server.pooling.settings import read_pooling
@@ -43,7 +44,8 @@ class HttpServer:
         self.service = Service(config, engine, created_s=int(time.time()))
         self._listener = listener
         self._bootstrap = BootstrapApp(self.service)
-        self._web = _WebServer(_web_config(GatewayTokenCheck(self._bootstrap, config.pod_token_sha256)))
+        checked = GatewayTokenCheck(self._bootstrap, config.pod_token_sha256)
+        self._web = _WebServer(_web_config(RequestLog(checked, config.name)))
 
     async def run(self, stop: asyncio.Event, skip_wait: asyncio.Event) -> Fatal | None:
         """Serve until ``stop`` is set or something fails; return the failure, or None.

@@ -74,8 +74,8 @@ class EventStream(Response):
     is an event with the error, which the official clients raise.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], headers: dict[str, str]) -> None:
-        super().__init__(headers={**HEADERS, **headers})
+    def __init__(self, events: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers=HEADERS)
         self._events = events
         del self.headers["content-length"]
 

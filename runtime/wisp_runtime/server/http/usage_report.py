@@ -1,4 +1,4 @@
-"""Usage of a request's answer, reported to the gateway alone.
+"""Usage of a request's answer, for the access log, and reported to the gateway alone.
 
 The gateway asks with a header that it passes on from no client. An answer that is not streamed gets a
 header, a stream a comment at its end: without a newline, so that the gateway holds it back like any partial
@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Protocol
+from typing import Any, Protocol
 
 from starlette.types import Message, Scope
 
@@ -32,9 +32,14 @@ class CountedChoice(Protocol):
 
 
 class UsageReport:
-    """Token counts of one request, summed over its sequences; each prompt counts once."""
+    """Token counts of one request, summed over its sequences; each prompt counts once.
 
-    def __init__(self) -> None:
+    Attributes:
+        is_wanted: whether the request's sender asks for the report.
+    """
+
+    def __init__(self, *, is_wanted: bool = False) -> None:
+        self.is_wanted = is_wanted
         self._prompt_tokens = self._cached_tokens = self._completion_tokens = 0
         self._timer: RequestTimer | None = None
 
@@ -56,10 +61,23 @@ class UsageReport:
         self._cached_tokens += cached_tokens
         self._timer = timer
 
-    def text(self) -> bytes:
-        """Return the report as JSON; empty before any sequence ended."""
+    def fields(self) -> dict[str, Any]:
+        """Return the counts for the access log; none before any sequence ended."""
         timer = self._timer
         if timer is None:
+            return {}
+        return {
+            "first_token_seconds": _rounded(timer.first_token_s),
+            "prompt_tokens": self._prompt_tokens,
+            "cached_tokens": self._cached_tokens,
+            "completion_tokens": self._completion_tokens,
+            "finish": timer.reason,
+        }
+
+    def text(self) -> bytes:
+        """Return the report as JSON; empty before any sequence ended, and if nobody asked for it."""
+        timer = self._timer
+        if timer is None or not self.is_wanted:
             return b""
         report = {
             "promptTokens": self._prompt_tokens,
@@ -76,13 +94,12 @@ _current: ContextVar[UsageReport | None] = ContextVar("usage_report", default=No
 
 
 def open_report(scope: Scope) -> None:
-    """Begin the report of a request whose sender asks for one."""
-    is_wanted = any(name == HEADER for name, _ in scope["headers"])
-    _current.set(UsageReport() if is_wanted else None)
+    """Begin the report of a request."""
+    _current.set(UsageReport(is_wanted=any(name == HEADER for name, _ in scope["headers"])))
 
 
 def current() -> UsageReport:
-    """Return the report of the request that is being served; one that nobody reads if none is wanted."""
+    """Return the report of the request that is being served."""
     return _current.get() or UsageReport()
 
 

@@ -17,7 +17,8 @@ def test_a_response_repeats_the_id_of_its_request_also_an_error(api, body):
 @pytest.mark.parametrize("given", ["", "a b", "x" * 129, "%0a"])
 def test_an_id_that_no_log_should_repeat_is_replaced(api, given):
     answer = api.post(CHAT, json=ASK, headers={"x-request-id": given})
-    assert answer.headers.get_list("x-request-id") == [answer.json()["id"]]
+    [own] = answer.headers.get_list("x-request-id")
+    assert re.fullmatch("req-[0-9a-f]{32}", own)
     refused = api.post(CHAT, json={}, headers={"x-request-id": given})
     assert re.fullmatch("req-[0-9a-f]{32}", refused.headers["x-request-id"])
 

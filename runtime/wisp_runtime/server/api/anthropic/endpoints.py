@@ -38,7 +38,7 @@ async def messages(service: Service, http_request: Request) -> Response:
     choice.submit = replace(choice.submit, max_tokens=min(choice.submit.max_tokens, request.max_tokens))
     answer = Answer(request, service.config.name, choice)
     if request.stream:
-        return EventStream(_events(service.text.generator, answer), {})
+        return EventStream(_events(service.text.generator, answer))
     body = await unless_client_leaves(http_request.receive, _complete(service.text.generator, answer))
     return Response(body, media_type="application/json")
 

@@ -59,12 +59,11 @@ class ResponsesApi:
         stored = StoredResponse(identity, account_of(headers), (*former, input_turn(given)), answer.json)
         if request.background:
             return self._begin(answer, choice, stored, is_streamed=bool(request.stream))
-        named = {"X-Request-Id": identity}
         kept = stored if request.is_stored else None
         if request.stream:
-            return EventStream(self._events(answer, choice, kept), named)
+            return EventStream(self._events(answer, choice, kept))
         await unless_client_leaves(http_request.receive, self._collect(answer, choice, kept))
-        return _json(answer.json(), named)
+        return _json(answer.json())
 
     async def input_tokens(self, http_request: Request) -> Response:
         """Count the tokens of the prompt that a body becomes."""
@@ -85,7 +84,7 @@ class ResponsesApi:
                 "'background': true are kept. Retrieve it without 'stream'.",
                 "stream",
             )
-        return EventStream(stored.log.follow(query.starting_after), {})
+        return EventStream(stored.log.follow(query.starting_after))
 
     async def cancel(self, http_request: Request) -> Response:
         """Cancel a response in the background. One that has ended stays as it is."""
@@ -185,10 +184,9 @@ class ResponsesApi:
             ) from error
         self._runs[stored.id] = run
         task.add_done_callback(lambda _: self._runs.pop(stored.id))
-        named = {"X-Request-Id": stored.id}
         if is_streamed and stored.log is not None:
-            return EventStream(stored.log.follow(), named)
-        return _json(answer.json(), named)
+            return EventStream(stored.log.follow())
+        return _json(answer.json())
 
     async def _collect(self, answer: Answer, choice: Choice, kept: StoredResponse | None) -> None:
         """Run a response to its end.
@@ -249,5 +247,5 @@ class ResponsesApi:
         return answer.is_stored
 
 
-def _json(text: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(text.encode(), headers=headers, media_type="application/json")
+def _json(text: str) -> Response:
+    return Response(text.encode(), media_type="application/json")
