@@ -1,6 +1,6 @@
 // One answer: wake or wait, thinking, text, tool calls, what went wrong, figures, and what can be done with it.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { isRunning } from "../conversation/answer.js";
+import { isRunning, isUsable } from "../conversation/answer.js";
 import { copyFrom, onCodeClick } from "../markdown/clipboard.js";
 import { useChanges } from "./hooks.js";
 import { Icon } from "./icons.js";
@@ -8,7 +8,7 @@ import { Markdown } from "../markdown/view.js";
 import { ToolCalls } from "./tool_calls.js";
 import { Wake } from "./wake.js";
 
-export function Answer({ answer, session, model, index, column, isLast, isNear }) {
+export function Answer({ answer, session, model, index, column, isLast, isAlone, isNear }) {
   const generation = session.generationOf(answer);
   useChanges(generation);
   const isLive = isRunning(answer);
@@ -22,17 +22,17 @@ export function Answer({ answer, session, model, index, column, isLast, isNear }
     >
       ${answer.state === "waiting" && generation && html`<${Wake} generation=${generation} model=${model} name=${answer.model} />`}
       ${answer.reasoning && html`<${Thinking} answer=${answer} isLive=${isLive} />`}
-      ${answer.content && html`<${Text} answer=${answer} isLive=${isLive} isNear=${isNear} generation=${generation} />`}
-      ${answer.calls.length > 0 && html`<${ToolCalls} answer=${answer} session=${session} isLast=${isLast} isLive=${isLive} />`}
+      ${answer.content && html`<${Text} answer=${answer} isLive=${isLive} isNear=${isNear} />`}
+      ${answer.calls.length > 0 && html`<${ToolCalls} answer=${answer} session=${session} isOpen=${isLast && isAlone && !isLive} />`}
       <${Ending} answer=${answer} />
     </div>
     ${!isLive && html`<${Foot} answer=${answer} session=${session} index=${index} column=${column} isLast=${isLast} />`}
   </article>`;
 }
 
-function Text({ answer, isLive, isNear, generation }) {
+function Text({ answer, isLive, isNear }) {
   if (!isNear) return html`<div class="md md-plain">${answer.content}</div>`;
-  return html`<${Markdown} text=${answer.content} isComplete=${!isLive} onShown=${(ms) => generation?.showed(ms)} />`;
+  return html`<${Markdown} text=${answer.content} isComplete=${!isLive} />`;
 }
 
 function Thinking({ answer, isLive }) {
@@ -59,6 +59,7 @@ function Ending({ answer }) {
     return html`<p class="chat-ending is-warning">
       Interrupted: the page was closed or lost its connection. What had come is kept.
     </p>`;
+  if (state === "done" && !isUsable(answer)) return html`<p class="chat-ending">The answer is empty.</p>`;
   if (answer.finish === "length")
     return html`<p class="chat-ending">Ended at “Max tokens” or the end of the context.</p>`;
   return null;
@@ -67,7 +68,7 @@ function Ending({ answer }) {
 function Problem({ problem, isWhole }) {
   return html`<div class=${`chat-problem ${isWhole ? "" : "is-warning"}`} role="alert">
     <p><strong>${problem.what}</strong></p>
-    <p>${problem.remedy}</p>
+    <p>${problem.remedy} ${problem.isOfModel && html`<a href="#/models">Open Models</a>`}</p>
     <p class="chat-where">${problem.where}</p>
   </div>`;
 }
@@ -81,13 +82,16 @@ function Foot({ answer, session, index, column, isLast }) {
     <span class="chat-actions">
       ${answer.content && html`<button type="button" class="chat-small" onClick=${(event) => copyFrom(event.currentTarget, answer.content)}>Copy</button>`}
       ${canGoOn && html`<button type="button" class="chat-small" onClick=${() => session.goOn(index, column)}>Continue</button>`}
-      <button
-        type="button"
-        class=${isFailed ? "chat-small is-primary" : "chat-small"}
-        onClick=${() => session.regenerate(index, column)}
-      >
-        <${Icon} name="again" />${isFailed ? "Try again" : "Regenerate"}
-      </button>
+      ${
+        isLast &&
+        html`<button
+          type="button"
+          class=${isFailed ? "chat-small is-primary" : "chat-small"}
+          onClick=${() => session.regenerate(index, column)}
+        >
+          <${Icon} name="again" />${isFailed ? "Try again" : "Regenerate"}
+        </button>`
+      }
     </span>
   </footer>`;
 }

@@ -79,8 +79,10 @@ function Rename({ summary, session, onClose }) {
   useEffect(() => field.current.select(), []);
   const save = (event) => {
     event.preventDefault();
+    if (!field.current) return; // saved already: the field's end takes its focus
+    const title = field.current.value;
     onClose();
-    session.rename(summary.id, field.current.value);
+    session.rename(summary.id, title);
   };
   const onKey = (event) => {
     if (event.key !== "Escape") return;

@@ -17,18 +17,27 @@ export function useSeconds(beganMs) {
   return Math.max(0, (now - beganMs) / 1000);
 }
 
-/** True once the element has come near the visible part of the page. */
-export function useNear(isNearAtFirst) {
+const NEAR = "1200px 0px";
+
+/** Return `watch(element, callback)`, which calls back once the element comes near the visible part of a scroller. */
+export function nearness(rootOf) {
+  const callbacks = new WeakMap();
+  let observer = null;
+  const report = (entries) => {
+    for (const { isIntersecting, target } of entries) if (isIntersecting) callbacks.get(target)();
+  };
+  return (element, callback) => {
+    observer ??= new IntersectionObserver(report, { root: rootOf(), rootMargin: NEAR });
+    callbacks.set(element, callback);
+    observer.observe(element);
+    return () => observer.unobserve(element);
+  };
+}
+
+/** A reference for an element, and true once that has come near. */
+export function useNear(isNearAtFirst, whenNear) {
   const element = useRef(null);
   const [isNear, setNear] = useState(isNearAtFirst);
-  useEffect(() => {
-    if (isNear || !element.current) return undefined;
-    const observer = new IntersectionObserver(
-      (entries) => entries.some((entry) => entry.isIntersecting) && setNear(true),
-      { rootMargin: "1200px" },
-    );
-    observer.observe(element.current);
-    return () => observer.disconnect();
-  }, [isNear]);
+  useEffect(() => (isNear ? undefined : whenNear(element.current, () => setNear(true))), [isNear]);
   return [element, isNear];
 }

@@ -1,5 +1,6 @@
 // The turns of the open conversation; it stays at its end while answers grow, unless the user scrolls away.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
+import { nearness } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Turn } from "./turn.js";
 
@@ -8,6 +9,7 @@ const SLACK_PX = 60;
 
 export function Log({ session, modelOf }) {
   const { turns } = session.conversation;
+  const isCompared = turns.some((turn) => turn.answers.length > 1);
   const scroller = useRef(null);
   const list = useRef(null);
   const isPinned = useRef(true);
@@ -24,6 +26,7 @@ export function Log({ session, modelOf }) {
     isPinned.current = true;
     toEnd();
   }, [turns.length]);
+  const whenNear = useMemo(() => nearness(() => scroller.current), []);
   useEffect(() => {
     const observer = new ResizeObserver(() => isPinned.current && toEnd());
     observer.observe(list.current);
@@ -37,7 +40,7 @@ export function Log({ session, modelOf }) {
     role="region"
     aria-label="Messages"
   >
-    <ol class="chat-turns" ref=${list}>
+    <ol class=${isCompared ? "chat-turns is-wide" : "chat-turns"} ref=${list}>
       ${turns.map(
         (turn, index) =>
           html`<${Kept}
@@ -48,6 +51,7 @@ export function Log({ session, modelOf }) {
             modelOf=${modelOf}
             isLast=${index === turns.length - 1}
             isNearEnd=${index >= turns.length - NEAR_END}
+            whenNear=${whenNear}
           />`,
       )}
     </ol>
@@ -56,7 +60,7 @@ export function Log({ session, modelOf }) {
 }
 
 /** A turn that is rendered again only if something of it changed. */
-function Kept({ turn, index, session, modelOf, isLast, isNearEnd }) {
+function Kept({ turn, index, session, modelOf, isLast, isNearEnd, whenNear }) {
   const states = turn.answers.map((answer) => `${answer.state} ${modelStateOf(modelOf(answer.model), answer)}`).join();
   return useMemo(
     () =>
@@ -67,6 +71,7 @@ function Kept({ turn, index, session, modelOf, isLast, isNearEnd }) {
         modelOf=${modelOf}
         isLast=${isLast}
         isNearEnd=${isNearEnd}
+        whenNear=${whenNear}
       />`,
     [turn, index, isLast, states],
   );

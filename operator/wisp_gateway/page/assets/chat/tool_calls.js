@@ -1,9 +1,9 @@
-// Tool calls as blocks; their results are typed by the user and sent back.
+// Tool calls as blocks; while they are open, their results can be typed and sent back.
 import { html, useState } from "../vendor/preact.js";
 
-export function ToolCalls({ answer, session, isLast, isLive }) {
+export function ToolCalls({ answer, session, isOpen }) {
   const [results, setResults] = useState({});
-  const canSend = isLast && !isLive && answer.calls.every((call) => results[call.id]);
+  const canSend = answer.calls.every((call) => results[call.id]);
   const send = (event) => {
     event.preventDefault();
     session.send(
@@ -14,12 +14,11 @@ export function ToolCalls({ answer, session, isLast, isLive }) {
   return html`<form class="chat-calls" onSubmit=${send}>
     ${answer.calls.map(
       (call, index) =>
-        html`<section class="chat-call" key=${index} aria-label=${`Call of ${call.name}`}>
+        html`<div role="group" class="chat-call" key=${index} aria-label=${`Call of ${call.name}`}>
           <p class="chat-call-head">calls <code>${call.name}</code></p>
           <pre tabindex="0"><code>${indented(call.arguments)}</code></pre>
           ${
-            isLast &&
-            !isLive &&
+            isOpen &&
             html`<label
               >Result of ${call.name}
               <textarea
@@ -29,9 +28,9 @@ export function ToolCalls({ answer, session, isLast, isLive }) {
               ></textarea>
             </label>`
           }
-        </section>`,
+        </div>`,
     )}
-    ${isLast && !isLive && html`<button type="submit" class="chat-small is-primary" disabled=${!canSend}>Send results</button>`}
+    ${isOpen && html`<button type="submit" class="chat-small is-primary" disabled=${!canSend}>Send results</button>`}
   </form>`;
 }
 

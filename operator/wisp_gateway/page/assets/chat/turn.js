@@ -1,12 +1,12 @@
 // One turn of a conversation: the user's text, or results of tools, and one answer a model.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { Answer } from "./answer_view.js";
 import { copyFrom } from "../markdown/clipboard.js";
+import { Answer } from "./answer_view.js";
 import { useNear } from "./hooks.js";
 import { Icon } from "./icons.js";
 
-export function Turn({ turn, index, session, modelOf, isLast, isNearEnd }) {
-  const [element, isNear] = useNear(isNearEnd);
+export function Turn({ turn, index, session, modelOf, isLast, isNearEnd, whenNear }) {
+  const [element, isNear] = useNear(isNearEnd, whenNear);
   return html`<li class="chat-turn" ref=${element}>
     ${turn.results ? html`<${Results} results=${turn.results} />` : html`<${Question} turn=${turn} index=${index} session=${session} />`}
     <div class=${turn.answers.length > 1 ? "chat-answers is-compared" : "chat-answers"}>
@@ -20,6 +20,7 @@ export function Turn({ turn, index, session, modelOf, isLast, isNearEnd }) {
             index=${index}
             column=${column}
             isLast=${isLast}
+            isAlone=${turn.answers.length === 1}
             isNear=${isNear}
           />`,
       )}
@@ -31,29 +32,32 @@ function Results({ results }) {
   return html`<div class="chat-results">
     ${results.map(
       (result) =>
-        html`<section class="chat-call" aria-label=${`Result of ${result.name}`}>
+        html`<div role="group" class="chat-call" aria-label=${`Result of ${result.name}`}>
           <p class="chat-call-head">result of <code>${result.name}</code></p>
           <pre tabindex="0"><code>${result.content}</code></pre>
-        </section>`,
+        </div>`,
     )}
   </div>`;
 }
 
 function Question({ turn, index, session }) {
   const [isEdited, setEdited] = useState(false);
+  const edit = useRef(null);
+  const close = () => {
+    setEdited(false);
+    setTimeout(() => edit.current?.focus());
+  };
   if (isEdited)
-    return html`<${Editor}
-      text=${turn.text}
-      onClose=${() => setEdited(false)}
-      onSend=${(text) => session.edit(index, text)}
-    />`;
+    return html`<${Editor} text=${turn.text} onClose=${close} onSend=${(text) => session.edit(index, text)} />`;
   return html`<article class="chat-question" aria-label="You">
     <div class="chat-question-text">${turn.text}</div>
     <p class="chat-actions">
       <button type="button" class="chat-small" onClick=${(event) => copyFrom(event.currentTarget, turn.text)}>
         Copy
       </button>
-      <button type="button" class="chat-small" onClick=${() => setEdited(true)}><${Icon} name="edit" />Edit</button>
+      <button type="button" class="chat-small" ref=${edit} onClick=${() => setEdited(true)}>
+        <${Icon} name="edit" />Edit
+      </button>
     </p>
   </article>`;
 }
@@ -68,8 +72,8 @@ function Editor({ text, onClose, onSend }) {
     event?.preventDefault();
     const value = field.current.value.trim();
     if (!value) return;
-    onClose();
     onSend(value);
+    document.querySelector(".chat-composer textarea").focus();
   };
   const onKey = (event) => {
     if (event.key === "Escape") {

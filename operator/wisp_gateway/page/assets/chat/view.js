@@ -52,7 +52,7 @@ export default function ChatView({ params }) {
             : html`<${Welcome} models=${conversation.models.map(modelOf)} problem=${problem} onSend=${send} />`
         }
         <${Composer}
-          id=${conversation.id}
+          id=${conversation.turns.length ? conversation.id : "new"}
           isRunning=${session.isRunning}
           isReady=${isReady}
           placeholder=${`Message ${conversation.models.filter(Boolean).join(" and ")}`}
@@ -76,13 +76,17 @@ function useChoices(wanted) {
       (error) => setCards(({ cards }) => ({ cards, problem: error.message })),
     );
   }, [names, key]);
+  const taken = useRef(null); // the model of the address that was chosen already
   const choices = useMemo(() => choicesOf(cards ?? [], models), [cards, models]);
   useEffect(() => {
     if (!cards?.length) return;
-    const linked = choices.find((choice) => [choice.id, choice.key].includes(wanted));
+    const linked = choices.find((choice) => [choice.id, choice.namespace && keyOf(choice)].includes(wanted));
     const [chosen, ...others] = session.conversation.models;
-    if (linked) session.change({ models: [linked.id, ...others] });
-    else if (!chosen || (!session.conversation.turns.length && !cards.some(({ id }) => id === chosen))) {
+    if (linked && taken.current !== wanted) {
+      taken.current = wanted;
+      if (session.conversation.turns.length && chosen !== linked.id) session.begin();
+      session.change({ models: [linked.id, ...others] });
+    } else if (!chosen || (!session.conversation.turns.length && !cards.some(({ id }) => id === chosen))) {
       session.change({ models: [cards[0].id, ...others] });
     }
   }, [cards, wanted]);

@@ -5,6 +5,7 @@ import { addChunk, setRates } from "./answer.js";
 import { problemOfConnection, problemOfError, problemOfRefusal } from "./problem.js";
 
 const MAX_PAUSE_MS = 250;
+const CHARACTERS_PER_PAUSE_MS = 200; // of an answer: long ones take longer to lay out
 
 /**
  * One request and the answer it fills.
@@ -17,7 +18,6 @@ export class Generation {
   #pending = 0;
   #wasStopped = false;
   #times = { sentMs: performance.now(), firstMs: null, lastMs: null };
-  #renderMs = 0;
   #reportedMs = 0;
   wake = "";
 
@@ -34,11 +34,6 @@ export class Generation {
   stop() {
     this.#wasStopped = true;
     this.#abort.abort();
-  }
-
-  /** Take the time that showing the answer costs, so that long ones are shown less often. */
-  showed(milliseconds) {
-    this.#renderMs = milliseconds;
   }
 
   /** Run until the answer has ended, in whatever way; never throws. */
@@ -108,10 +103,12 @@ export class Generation {
     else this.#fail(problemOfConnection(this.#times.firstMs !== null));
   }
 
-  /** Report soon: once a frame, less often where showing the answer takes long. */
+  /** Report soon: once a frame, less often for long answers. */
   #change() {
     if (this.#pending) return;
-    const pause = Math.min(MAX_PAUSE_MS, this.#renderMs * 4) - (performance.now() - this.#reportedMs);
+    const { content, reasoning } = this.answer;
+    const wanted = Math.min(MAX_PAUSE_MS, (content.length + reasoning.length) / CHARACTERS_PER_PAUSE_MS);
+    const pause = wanted - (performance.now() - this.#reportedMs);
     const report = () => {
       this.#pending = requestAnimationFrame(() => this.#report());
     };

@@ -18,7 +18,7 @@ export function problemOfError(error, { status = 0, model = "", requestId = "", 
     what: error?.message || `The gateway answered with status ${status}.`,
     where: place.filter(Boolean).join(" · "),
     remedy: remedyOf(error, status, retryAfter),
-    field: error?.param ?? "",
+    isOfModel: code === "model_failed" || code === "model_suspended",
   };
 }
 
@@ -30,7 +30,7 @@ export function problemOfConnection(hasBegun) {
     remedy: hasBegun
       ? "What had come is kept: continue it, or regenerate it."
       : "It may be restarting. Try again in a moment; your text is kept.",
-    field: "",
+    isOfModel: false,
   };
 }
 

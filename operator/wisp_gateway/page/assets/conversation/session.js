@@ -1,9 +1,10 @@
 // The open conversation, the answers that run, and what the user does to them; views show it.
 import { isRunning, newAnswer } from "./answer.js";
 import { Generation } from "./generation.js";
-import { MAX_TITLE, afterReload, bodyOf, newConversation, newTurn, titleOf } from "./messages.js";
+import { MAX_TITLE, bodyOf, newConversation, newTurn, titleOf } from "./messages.js";
 
 const SAVE_EVERY_MS = 2000;
+const SAVE_SETTINGS_AFTER_MS = 500;
 const LAST_MODELS = "wisp-chat-models";
 
 export class ChatSession {
@@ -13,11 +14,13 @@ export class ChatSession {
   #live = new Map(); // conversations with running answers, by id
   conversation = newConversation(lastModels());
   summaries = [];
+  #saving = 0;
+  #removedIds = new Set(); // a running answer of theirs saves nothing
   removed = null; // the conversation that was deleted last, for “Undo”
 
   constructor(store) {
     this.#store = store;
-    addEventListener("pagehide", () => this.#live.forEach((conversation) => this.#store.save(conversation)));
+    addEventListener("pagehide", () => this.#live.forEach((conversation) => this.#keep(conversation)));
   }
 
   get problem() {
@@ -68,10 +71,9 @@ export class ChatSession {
 
   async remove(id) {
     this.removed = await this.#find(id);
-    if (this.conversation.id === id) {
-      this.stop();
-      this.begin();
-    }
+    this.#removedIds.add(id);
+    if (this.removed) this.stop(this.removed);
+    if (this.conversation.id === id) this.begin();
     await this.#store.remove(id);
     await this.refresh();
   }
@@ -80,7 +82,8 @@ export class ChatSession {
     const conversation = this.removed;
     this.removed = null;
     if (!conversation) return;
-    this.conversation = afterReload(conversation);
+    this.#removedIds.delete(conversation.id);
+    this.conversation = conversation;
     await this.#save(conversation);
   }
 
@@ -93,7 +96,9 @@ export class ChatSession {
   change(fields) {
     Object.assign(this.conversation, fields);
     if (fields.models) rememberModels(fields.models);
-    if (this.conversation.turns.length) this.#save(this.conversation);
+    clearTimeout(this.#saving);
+    const { conversation } = this;
+    this.#saving = setTimeout(() => this.#save(conversation), SAVE_SETTINGS_AFTER_MS);
     this.#report();
   }
 
@@ -139,9 +144,9 @@ export class ChatSession {
     this.#save(conversation);
   }
 
-  /** Stop the open conversation's answers. */
-  stop() {
-    for (const turn of this.conversation.turns) {
+  /** Stop a conversation's answers. */
+  stop(conversation = this.conversation) {
+    for (const turn of conversation.turns) {
       for (const answer of turn.answers) this.#running.get(answer)?.stop();
     }
   }
@@ -151,7 +156,7 @@ export class ChatSession {
     this.#running.set(answer, generation);
     this.#live.set(conversation.id, conversation);
     this.#report();
-    const saving = setInterval(() => this.#store.save(conversation), SAVE_EVERY_MS);
+    const saving = setInterval(() => this.#keep(conversation), SAVE_EVERY_MS);
     await generation.run({ ...bodyOf(conversation, index, column, partial), model: answer.model });
     clearInterval(saving);
     this.#running.delete(answer);
@@ -167,11 +172,15 @@ export class ChatSession {
 
   async #save(conversation) {
     this.#report();
-    if (!conversation.turns.length || this.removed === conversation) return;
     conversation.updated = Date.now();
-    conversation.title ||= titleOf(conversation);
-    await this.#store.save(conversation);
+    conversation.title ||= conversation.turns.length ? titleOf(conversation) : "";
+    await this.#keep(conversation);
     await this.refresh();
+  }
+
+  async #keep(conversation) {
+    if (!conversation.turns.length || this.#removedIds.has(conversation.id)) return;
+    await this.#store.save(conversation);
   }
 
   #report() {

@@ -16,7 +16,7 @@ const TAGS = [
   "ul",
   "ol",
   "li",
-  "h3",
+  "h2",
   "sub",
   "sup",
   "table",
@@ -62,7 +62,7 @@ const renderer = {
     return anchor(href, this.parser.parseInline(tokens));
   },
   heading({ tokens, depth }) {
-    return `<h3 class="md-h${depth}">${this.parser.parseInline(tokens)}</h3>`;
+    return `<h2 class="md-h${depth}">${this.parser.parseInline(tokens)}</h2>`;
   },
   checkbox({ checked }) {
     return checked ? "☑ " : "☐ ";

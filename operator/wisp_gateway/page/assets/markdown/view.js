@@ -1,15 +1,12 @@
 // A Markdown text as elements; blocks that did not change are not touched.
-import { html, useLayoutEffect, useMemo, useRef } from "../vendor/preact.js";
+import { html, useMemo } from "../vendor/preact.js";
 import { MarkdownBlocks } from "./blocks.js";
 
-const shown = new WeakMap(); // elements of finished blocks
+const shown = new WeakMap(); // elements by their blocks
 
-export function Markdown({ text, isComplete, onShown }) {
+export function Markdown({ text, isComplete }) {
   const blocks = useMemo(() => new MarkdownBlocks(), []);
-  const began = useRef(0);
-  began.current = performance.now();
   const elements = useMemo(() => blocks.update(text, isComplete).map(elementOf), [text, isComplete]);
-  useLayoutEffect(() => onShown?.(performance.now() - began.current));
   return html`<div class="md">${elements}</div>`;
 }
 
