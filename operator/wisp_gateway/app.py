@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from wisp_gateway.access import Access
+from wisp_gateway.admission import admit, settled
 from wisp_gateway.config import Config
-from wisp_gateway.errors import GatewayError, Headers, InternalError, Stopping
+from wisp_gateway.errors import GatewayError, Headers, InternalError
+from wisp_gateway.exchanges import Exchanges
 from wisp_gateway.inbound import access_log, prompt_text, request_body, routes
 from wisp_gateway.inbound.auth import Keyring, token_of
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
 from wisp_gateway.inbound.cross_origin import AllowedOrigins
 from wisp_gateway.inbound.dialect import Dialect
+from wisp_gateway.limits import deadline
+from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.page import assets
 from wisp_gateway.reporting import introspection
@@ -48,6 +50,7 @@ class App:
         proxy: Proxy,
         stored: StoredResponses,
         metrics: Metrics,
+        limiter: Limiter,
         is_synced: Callable[[], bool],
     ) -> None:
         self.is_stopping = False
@@ -66,7 +69,8 @@ class App:
         )
         self._origins = AllowedOrigins(config.allow_origin)
         self._budget = ByteBudget(config.max_held_bytes)
-        self._exchanges: set[asyncio.Future[None]] = set()
+        self._exchanges = Exchanges()
+        self._limiter = limiter
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request; every error has the shape of its path's dialect."""
@@ -93,8 +97,7 @@ class App:
 
     def abort(self) -> None:
         """End every request that still runs, each with a clean error."""
-        for exchange in self._exchanges:
-            exchange.cancel()
+        self._exchanges.abort()
 
     async def _preflight(self, client: Client) -> bool:
         """Set the headers for a web page; answer its preflight, which has no key, and return True."""
@@ -132,6 +135,7 @@ class App:
         self._access.check_before_body(token)
         request_body.check_media_type(client.header(b"content-type"))
         request_body.check_encoding(client.header(b"content-encoding"))
+        timeout_s = deadline.timeout_s(client.header(deadline.HEADER))
         client.key_name = self._access.key_name(token)
         account = self._access.account(token, client.host)
         client.held.move_to(account)
@@ -140,8 +144,6 @@ class App:
         state = grant.state
         client.model_key, client.key_name = state.model.key, grant.key.name
         client.charge_model()
-        state.arrive()
-        self._metrics.received.add(len(body.raw), state.model.key)
         bound_to = tag_of(body.previous_response_id) if client.dialect is Dialect.RESPONSES else None
         is_routed_by_prompt = route.path in routes.CACHED and state.wants_prompts and bound_to is None
         request = Request(
@@ -157,36 +159,22 @@ class App:
             bound_to=bound_to,
             find_again=lambda: self._access.model(token, grant.state.model.key, None).state,
         )
+        admission = admit(self._limiter, client, grant.key, route.path, body)
+        state.arrive()
+        self._metrics.received.add(len(body.raw), state.model.key)
         del body  # not held beside the one that is sent
-        await self._until_gone(client, self._proxy.serve(client, state, request))
+        with settled(admission, client, lambda: request.held_s is not None):
+            await self._exchanges.run(client, self._proxy.serve(client, state, request), timeout_s)
 
     async def _serve_stored(self, client: Client, route: routes.Route) -> None:
         token = _token(client)
         self._access.check_before_body(token)
+        timeout_s = deadline.timeout_s(client.header(deadline.HEADER))
         state, pod = self._access.pod(token, route.model, route.id)
         client.model_key, client.key_name = state.model.key, self._access.key_name(token)
         account = self._access.account(token, client.host)
-        await self._until_gone(client, self._stored.serve(client, state, pod, route.path, account))
-
-    async def _until_gone(self, client: Client, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work``, and cancel it when the client disconnects or :meth:`abort` is called."""
-        exchange = asyncio.ensure_future(work)
-        gone = asyncio.ensure_future(client.gone())
-        self._exchanges.add(exchange)
-        try:
-            await asyncio.wait({exchange, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if not exchange.done():
-                raise ClientGone
-            if exchange.cancelled():
-                raise Stopping(
-                    "The gateway is stopping; the request was ended. Send it again.", retry_after_s=1
-                )
-            exchange.result()
-        finally:
-            self._exchanges.discard(exchange)
-            exchange.cancel()
-            gone.cancel()
-            await asyncio.wait({exchange, gone})
+        work = self._stored.serve(client, state, pod, route.path, account)
+        await self._exchanges.run(client, work, timeout_s)
 
     async def _list(self, client: Client, route: routes.Route) -> None:
         states = self._access.models(_token(client), route.model)

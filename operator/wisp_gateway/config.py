@@ -45,6 +45,7 @@ class Config:
     demand_url: str | None = None
     name: str = ""
     api_keys: Path | None = None
+    limits_state: Path | None = None
     pod_token_keys: Path | None = None
     allow_origin: tuple[str, ...] = ()
     max_body_bytes: int = 4 * MIB

@@ -12,11 +12,14 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 ├── BodyTooLarge         413    over --max-body-bytes
 ├── UnsupportedMedia     415    the content type is not JSON
 ├── UnsupportedEncoding  415    the body is compressed
+├── RateLimited          429    over a key's requests a minute, or at once (limits/errors.py)
+│   └── TokensLimited    429    over its tokens a minute
 ├── QueueFull            429    coldStart.queueLimit requests already wait
 ├── TooMuchHeld          429    over --max-held-bytes, or this client's or model's share of it
 ├── HeadersTooLarge      431    over --max-header-bytes
 ├── InternalError        500    a bug in the gateway
 ├── UpstreamFailed       502    the pod died under the request
+├── DeadlineExceeded     504    not answered within x-request-timeout
 └── Unavailable          503    no pod answers now
     ├── KeysUnread              the model's API keys could not be read yet
     ├── DirectoryOutdated       an unknown model, while models may be missing in the snapshot
@@ -184,6 +187,12 @@ class UpstreamFailed(GatewayError):
     """The pod died under the request; retrying has been tried, or came too late."""
 
     status, type, code, is_final = 502, "server_error", "upstream_failed", True
+
+
+class DeadlineExceeded(GatewayError):
+    """Not answered within the ``x-request-timeout`` of its client, which has no more time for a retry."""
+
+    status, type, code, is_final = 504, "timeout_error", "deadline_exceeded", True
 
 
 class Unavailable(GatewayError):

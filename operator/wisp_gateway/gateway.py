@@ -11,6 +11,8 @@ from wisp_gateway.config import Config, cluster_environment
 from wisp_gateway.discovery.file import FileDiscovery
 from wisp_gateway.discovery.snapshot import ServiceDiscovery, Snapshot
 from wisp_gateway.inbound.server import Server, listen
+from wisp_gateway.limits.limiter import Limiter
+from wisp_gateway.limits.state_file import StateFile
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting.demand import DemandReporter
 from wisp_gateway.routing.model_state import ModelState
@@ -55,7 +57,11 @@ class Gateway:
             self.registry.is_operator_away = lambda: self._demand is not None and self._demand.is_away
         proxy = Proxy(self.registry, self._pool, self.metrics, self._tokens, config.max_answer_bytes)
         stored = StoredResponses(self._pool, self.metrics, self._tokens, config.max_answer_bytes)
-        self.app = App(config, self.registry, proxy, stored, self.metrics, lambda: self._discovery.is_synced)
+        limiter = Limiter()
+        self._limits_state = StateFile(config.limits_state, limiter) if config.limits_state else None
+        self.app = App(
+            config, self.registry, proxy, stored, self.metrics, limiter, lambda: self._discovery.is_synced
+        )
         self.server = Server(self.app, config, self._on_stopping, self.app.abort)
 
     async def run(self) -> None:
@@ -64,6 +70,9 @@ class Gateway:
         loops = [self._discovery.run(), self._every_second()]
         if self._demand is not None:
             loops.append(self._demand.run())
+        if self._limits_state is not None:
+            self._limits_state.read()
+            loops.append(self._limits_state.run())
         tasks = [asyncio.ensure_future(loop) for loop in loops]
         for task in tasks:
             task.add_done_callback(self._on_loop_ended)

@@ -57,7 +57,14 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @_option("--demand-url", str, "URL of the operator for reports of waiting and running requests.")
 @_option("--name", str, "This gateway's name in what it reports (default: gateway, or the pod's name).")
 @_option(
-    "--api-keys", click.Path(path_type=Path, dir_okay=False), "File of keys, one a line: NAME:KEY or KEY."
+    "--api-keys",
+    click.Path(path_type=Path, dir_okay=False),
+    "File of keys, one a line: NAME:KEY, limits after it.",
+)
+@_option(
+    "--limits-state",
+    click.Path(path_type=Path, dir_okay=False),
+    "File that keeps the use of keys' limits over a restart; without it, all begin anew.",
 )
 @_option(
     "--pod-token-keys",

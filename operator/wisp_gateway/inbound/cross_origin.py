@@ -12,9 +12,11 @@ from collections.abc import Collection
 
 from wisp_gateway.config import ANY_ORIGIN, ORIGIN
 from wisp_gateway.errors import Headers
+from wisp_gateway.limits.headers import ANTHROPIC_NAMES, OPENAI_NAMES
 
 MAX_AGE_S = 600
-_EXPOSED = b"x-request-id, request-id, retry-after, x-should-retry"
+_OWN = ("x-request-id", "request-id", "retry-after", "retry-after-ms", "x-should-retry")
+_EXPOSED = ", ".join((*_OWN, *OPENAI_NAMES, *ANTHROPIC_NAMES)).encode()
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9, _-]{0,2048}")
 
 

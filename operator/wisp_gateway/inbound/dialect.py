@@ -24,6 +24,7 @@ _ANTHROPIC_TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 
@@ -84,7 +85,7 @@ def _event(dialect: Dialect, document: dict[str, Any]) -> bytes:
 
 def _anthropic_type(error: GatewayError) -> str:
     """Return the type of an error; clients try an ``overloaded_error`` again, and a final one not."""
-    if error.is_final:
+    if error.is_final and error.status == 503:
         return "api_error"
     return _ANTHROPIC_TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
 

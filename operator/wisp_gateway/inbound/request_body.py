@@ -21,6 +21,8 @@ MAX_NAME_BYTES = 1024
 LIMITS = JsonLimits(max_values=1 << 20)
 # Of a list, to see what it has: messages, or texts.
 LIST_START_BYTES = 1024
+ANSWER_BOUNDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+UNBOUNDED_ANSWER_TOKENS = 512
 _OPENING_LIST = ord("[")
 
 
@@ -41,6 +43,12 @@ class RequestBody:
     def sequences(self) -> int:
         """Number of answers that a pod computes for it: choices times prompts, or the texts of a list."""
         return max(1, self._count("n"), self._count("best_of")) * self._prompts()
+
+    @property
+    def max_answer_tokens(self) -> int:
+        """Bound of the tokens of all its answers; of one that it does not bound, what a common one has."""
+        bounds = [self._count(name, digits=9) for name in ANSWER_BOUNDS]
+        return (max(bounds) or UNBOUNDED_ANSWER_TOKENS) * max(1, self._count("n"), self._count("best_of"))
 
     def model(self, *, is_named_by_path: bool) -> str | None:
         """Return the model that the body names.
@@ -78,10 +86,10 @@ class RequestBody:
         field = self.fields.get(name)
         return self.raw[field.start : field.end] if field is not None else b""
 
-    def _count(self, name: str) -> int:
-        """Return a number of choices; 0 if it is none, or one that a pod refuses."""
+    def _count(self, name: str, digits: int = 4) -> int:
+        """Return a number, of choices or tokens; 0 if it is none, or one that a pod refuses."""
         count = self.value(name)
-        return int(count) if count.isdigit() and len(count) <= 4 else 0
+        return int(count) if count.isdigit() and len(count) <= digits else 0
 
     def _prompts(self) -> int:
         ranked = ("documents", "items") if {"query", "queries"} & self.fields.keys() else ()

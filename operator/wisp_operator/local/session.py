@@ -140,6 +140,7 @@ class Session:
             directory=self._directory.path,
             demand_url=self._demand.url,
             token_keys=self._token_keys,
+            limits_state=self.home / "limits.json",
             log=self.home / "gateway.log",
             log_level=self.options.log_level,
             allow_origins=self.options.allow_origin,

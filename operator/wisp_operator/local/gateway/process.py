@@ -38,6 +38,7 @@ class GatewaySettings:
         directory: file that lists the models.
         demand_url: URL for its demand reports.
         token_keys: file of the keys of tokens for pods and demand.
+        limits_state: file for the use of keys' limits.
         log: file for its output.
         log_level: log level of that output.
         allow_origins: origins of web pages that may call it from a browser.
@@ -48,6 +49,7 @@ class GatewaySettings:
     directory: Path
     demand_url: str
     token_keys: Path
+    limits_state: Path
     log: Path
     log_level: str
     allow_origins: tuple[str, ...] = ()
@@ -63,7 +65,7 @@ class GatewaySettings:
         """The gateway's command line after the program."""
         where = ["--host", self.host, "--port", str(self.port)]
         reads = ["--directory", str(self.directory), "--demand-url", self.demand_url]
-        reads += ["--pod-token-keys", str(self.token_keys)]
+        reads += ["--pod-token-keys", str(self.token_keys), "--limits-state", str(self.limits_state)]
         reads += [word for origin in self.allow_origins for word in ("--allow-origin", origin)]
         return [*reads, *where, "--drain-timeout-s", str(DRAIN_S), "--log-level", self.log_level]
 

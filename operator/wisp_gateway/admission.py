@@ -1,0 +1,72 @@
+"""Admission of requests by their keys' limits: an estimate first, headers for the client, use at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from wisp_gateway.discovery.key_digests import Key
+from wisp_gateway.errors import BodyTooLarge, DeadlineExceeded, GatewayError
+from wisp_gateway.inbound import routes
+from wisp_gateway.inbound.client import Client
+from wisp_gateway.inbound.dialect import Dialect
+from wisp_gateway.inbound.request_body import RequestBody
+from wisp_gateway.limits.headers import anthropic_headers, openai_headers
+from wisp_gateway.limits.key_limits import UNLIMITED
+from wisp_gateway.limits.limiter import Admission, Limiter
+
+# Of text in most languages and tokenizers; use replaces it at the answer's end.
+BYTES_PER_TOKEN = 4
+WITHOUT_ANSWER = ("/v1/embeddings", "/v1/score", "/v1/rerank")
+
+
+def admit(limiter: Limiter, client: Client, key: Key, path: str, body: RequestBody) -> Admission | None:
+    """Let a request in, and set the headers of its answer; None for a key without limits.
+
+    Raises:
+        BodyTooLarge, RateLimited: it is over its key's limits.
+    """
+    limits = key.limits
+    if limits == UNLIMITED:
+        return None
+    if limits.body_bytes is not None and len(body.raw) > limits.body_bytes:
+        raise BodyTooLarge(
+            f"The request body has {len(body.raw)} bytes; this key may send {limits.body_bytes} (body). "
+            "Send less, or ask whoever runs this gateway for more."
+        )
+    try:
+        return limiter.admit(key.account, limits, estimated_tokens(path, body))
+    finally:
+        quotas = limiter.quotas(key.account, limits)
+        is_anthropic = client.dialect is Dialect.ANTHROPIC
+        headers = anthropic_headers(quotas, time.time()) if is_anthropic else openai_headers(quotas)
+        client.own_headers = [*client.own_headers, *headers]
+
+
+@contextmanager
+def settled(admission: Admission | None, client: Client, is_sent: Callable[[], bool]) -> Iterator[None]:
+    """Count at the block's end what a request has used.
+
+    That is what its pod reports. Without a report it is nothing if no pod had it (``is_sent``) or it failed,
+    and what was reserved if its client or its deadline has cut it off.
+    """
+    has_failed = False
+    try:
+        yield
+    except GatewayError as error:
+        has_failed = not isinstance(error, DeadlineExceeded)
+        raise
+    finally:
+        if admission is not None and client.usage is not None:
+            admission.settle(client.usage.prompt_tokens + client.usage.completion_tokens)
+        elif admission is not None:
+            admission.settle(0 if has_failed or client.status >= 400 or not is_sent() else None)
+
+
+def estimated_tokens(path: str, body: RequestBody) -> int:
+    """Return the tokens that a request may need: those of its prompt, and its longest answers."""
+    prompt = -(-len(body.raw) // BYTES_PER_TOKEN)
+    if path in routes.CACHED:
+        return prompt + body.max_answer_tokens
+    return prompt if path in WITHOUT_ANSWER else 0

@@ -1,0 +1,56 @@
+"""Requests at work: each until its end, its client's, its deadline, or the gateway's."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from typing import Any
+
+from wisp_gateway.errors import DeadlineExceeded, Stopping
+from wisp_gateway.inbound.client import Client, ClientGone
+
+
+class Exchanges:
+    """All requests that wait for a pod or are answered by one."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Future[None]] = set()
+
+    def abort(self) -> None:
+        """End every request, each with a clean error."""
+        for exchange in self._running:
+            exchange.cancel()
+
+    async def run(self, client: Client, work: Coroutine[Any, Any, None], timeout_s: float | None) -> None:
+        """Run ``work``; cancel it at the end of its time, when its client disconnects, or when aborted.
+
+        Args:
+            timeout_s: seconds from the request's arrival.
+
+        Raises:
+            ClientGone, DeadlineExceeded, Stopping, GatewayError: the work did not end, or failed.
+        """
+        exchange = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(client.gone())
+        self._running.add(exchange)
+        left_s = None if timeout_s is None else max(0.0, client.entered_s + timeout_s - time.monotonic())
+        try:
+            await asyncio.wait({exchange, gone}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() and not exchange.done():
+                raise ClientGone
+            if not exchange.done():
+                raise DeadlineExceeded(
+                    f"The answer was not complete {timeout_s:g} s after the request (x-request-timeout), "
+                    "and was ended. Give it more time, or ask for a shorter answer."
+                )
+            if exchange.cancelled():
+                raise Stopping(
+                    "The gateway is stopping; the request was ended. Send it again.", retry_after_s=1
+                )
+            exchange.result()
+        finally:
+            self._running.discard(exchange)
+            exchange.cancel()
+            gone.cancel()
+            await asyncio.wait({exchange, gone})

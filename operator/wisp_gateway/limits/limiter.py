@@ -1,0 +1,157 @@
+"""Requests and tokens a minute, and requests at once, by account: one for all lines of a name.
+
+Pure but for the clock that it is given. Nothing here runs for a streamed token: a request is admitted when
+its body was read, with an estimate of its tokens, and settled at its end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from wisp_gateway.limits.bucket import Bucket
+from wisp_gateway.limits.errors import RateLimited, TokensLimited
+from wisp_gateway.limits.key_limits import KeyLimits
+
+# Until another request of the key ends, which nobody knows.
+CONCURRENT_WAIT_S = 1.0
+
+
+class Account:
+    """Use of one account.
+
+    Attributes:
+        requests, tokens: buckets of a minute.
+        running: requests that wait or run.
+    """
+
+    __slots__ = ("requests", "running", "tokens")
+
+    def __init__(self) -> None:
+        self.requests = Bucket()
+        self.tokens = Bucket()
+        self.running = 0
+
+    def refill_s(self, now_s: float) -> float:
+        """Return the time until both buckets are full."""
+        return max(self.requests.refill_s(now_s), self.tokens.refill_s(now_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What is left of one limit.
+
+    Attributes:
+        limit: amount a minute.
+        remaining: amount that is there now.
+        reset_s: time until all of it is there again.
+    """
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+class Admission:
+    """A request that was let in; to be settled once, at its end."""
+
+    def __init__(self, account: Account, limits: KeyLimits, tokens: int, clock: Callable[[], float]) -> None:
+        self._account = account
+        self._limits = limits
+        self._reserved_tokens = tokens
+        self._clock = clock
+
+    def settle(self, tokens: int | None) -> None:
+        """End the request; ``tokens``: number that it used, None where nobody knows: those reserved."""
+        self._account.running -= 1
+        per_minute = self._limits.tokens_per_minute
+        if per_minute is not None and tokens is not None:
+            self._account.tokens.take(tokens - self._reserved_tokens, per_minute, self._clock())
+
+
+class Limiter:
+    """Use of all accounts.
+
+    Args:
+        clock: reader of a clock that never goes back, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self._accounts: dict[str, Account] = {}
+
+    def admit(self, name: str, limits: KeyLimits, tokens: int) -> Admission:
+        """Let a request of about ``tokens`` in.
+
+        Raises:
+            RateLimited, TokensLimited: the account has used what it may; nothing is counted.
+        """
+        account, now_s = self._accounts.setdefault(name, Account()), self.clock()
+        if limits.concurrent is not None and account.running >= limits.concurrent:
+            raise RateLimited(
+                f"{limits.concurrent} requests of this key already wait or run, as many as it may have at "
+                "once (concurrent). Send the next one when one of them has ended.",
+                wait_s=CONCURRENT_WAIT_S,
+            )
+        tokens = min(tokens, limits.tokens_per_minute or tokens)
+        _check(account, limits, tokens, now_s)
+        if limits.requests_per_minute is not None:
+            account.requests.take(1, limits.requests_per_minute, now_s)
+        if limits.tokens_per_minute is not None:
+            account.tokens.take(tokens, limits.tokens_per_minute, now_s)
+        account.running += 1
+        return Admission(account, limits, tokens, self.clock)
+
+    def quotas(self, name: str, limits: KeyLimits) -> dict[str, Quota]:
+        """Return what is left of each limit that the key has, by ``requests`` and ``tokens``."""
+        account, now_s = self._accounts.get(name) or Account(), self.clock()
+        buckets = {
+            "requests": (account.requests, limits.requests_per_minute),
+            "tokens": (account.tokens, limits.tokens_per_minute),
+        }
+        return {
+            kind: Quota(limit, bucket.available(limit, now_s), bucket.refill_s(now_s))
+            for kind, (bucket, limit) in buckets.items()
+            if limit is not None
+        }
+
+    def debts_s(self) -> dict[str, tuple[float, float]]:
+        """Return the times until each account's buckets are full; forget accounts without any use."""
+        now_s = self.clock()
+        for name in [name for name, account in self._accounts.items() if _is_idle(account, now_s)]:
+            del self._accounts[name]
+        return {
+            name: (account.requests.refill_s(now_s), account.tokens.refill_s(now_s))
+            for name, account in self._accounts.items()
+        }
+
+    def restore(self, debts_s: Mapping[str, tuple[float, float]]) -> None:
+        """Take up the use of an earlier process."""
+        now_s = self.clock()
+        for name, (requests_s, tokens_s) in debts_s.items():
+            account = self._accounts.setdefault(name, Account())
+            account.requests.full_at_s = now_s + requests_s
+            account.tokens.full_at_s = now_s + tokens_s
+
+
+def _check(account: Account, limits: KeyLimits, tokens: int, now_s: float) -> None:
+    rpm, tpm = limits.requests_per_minute, limits.tokens_per_minute
+    if rpm is not None and (wait_s := account.requests.wait_s(1, rpm, now_s)):
+        raise RateLimited(
+            f"This key may send {rpm} requests a minute (rpm). Try again in {wait_s:.3g} s, or ask whoever "
+            "runs this gateway for more.",
+            wait_s=wait_s,
+        )
+    if tpm is not None and (wait_s := account.tokens.wait_s(tokens, tpm, now_s)):
+        left = account.tokens.available(tpm, now_s)
+        raise TokensLimited(
+            f"This key may use {tpm} tokens a minute (tpm): {left} are left, and this request may need "
+            f"{tokens}, its prompt and its longest answer. Try again in {wait_s:.3g} s, lower max_tokens, or "
+            "ask whoever runs this gateway for more.",
+            wait_s=wait_s,
+        )
+
+
+def _is_idle(account: Account, now_s: float) -> bool:
+    return not account.running and not account.refill_s(now_s)

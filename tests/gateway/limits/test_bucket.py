@@ -1,0 +1,76 @@
+"""The bucket of one number against the one of the textbook, which holds an amount and a time."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wisp_gateway.limits.bucket import TOLERANCE_S, Bucket
+
+MS = Fraction(1, 1000)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 90_000), st.integers(1, 150), st.integers(-60, 60)), min_size=1, max_size=40
+)
+
+
+class TextbookBucket:
+    def __init__(self, per_minute: int) -> None:
+        self.per_minute = per_minute
+        self.amount = Fraction(per_minute)
+        self.now_s = Fraction(0)
+
+    def at(self, now_s: Fraction) -> Fraction:
+        self.amount += (now_s - self.now_s) * self.per_minute / 60
+        self.amount, self.now_s = min(self.amount, Fraction(self.per_minute)), now_s
+        return self.amount
+
+    def take(self, amount: int) -> None:
+        self.amount = min(self.amount - amount, Fraction(self.per_minute))
+
+
+@settings(deadline=None, max_examples=150, derandomize=True)
+@given(per_minute=st.integers(1, 100_000), steps=STEPS)
+def test_levels_waits_and_refills_are_those_of_the_textbook(per_minute, steps):
+    bucket, textbook, now_s = Bucket(), TextbookBucket(per_minute), Fraction(0)
+    for pause_ms, percent, correction in steps:
+        now_s += pause_ms * MS
+        amount = max(1, per_minute * percent // 100)
+        level = textbook.at(now_s)
+        assert bucket.level(per_minute, float(now_s)) == pytest.approx(
+            float(level), abs=1e-4 * per_minute / 60
+        )
+        missing = max(Fraction(0), min(amount, per_minute) - level)
+        wait_s = bucket.wait_s(amount, per_minute, float(now_s))
+        assert wait_s == pytest.approx(float(missing * 60 / per_minute), abs=TOLERANCE_S * 1.1)
+        assert bucket.refill_s(float(now_s)) == pytest.approx(
+            float((per_minute - level) * 60 / per_minute), abs=1e-4
+        )
+        if missing == 0:
+            for taken in (amount, correction * per_minute // 100):  # the second settles the first
+                bucket.take(taken, per_minute, float(now_s))
+                textbook.take(taken)
+
+
+@pytest.mark.parametrize("start_s", [0.0, 1e3, 1e7])  # a clock may be that of a machine that runs for months
+@pytest.mark.parametrize("per_minute", [1, 7, 600, 59_999])
+def test_what_is_due_at_a_moment_is_there_at_that_moment(start_s, per_minute):
+    bucket = Bucket()
+    for index in range(per_minute):
+        assert bucket.wait_s(1, per_minute, start_s) == 0, index
+        bucket.take(1, per_minute, start_s)
+    assert bucket.wait_s(1, per_minute, start_s) == pytest.approx(60 / per_minute, abs=1e-4)
+    for index in range(1, 200):
+        now_s = start_s + index * (60 / per_minute)
+        assert bucket.wait_s(1, per_minute, now_s) == 0
+        bucket.take(1, per_minute, now_s)
+
+
+def test_a_limit_may_change_while_it_is_used():
+    bucket = Bucket()
+    bucket.take(50, 100, 0.0)
+    assert bucket.level(100, 0.0) == 50
+    assert bucket.level(10, 0.0) == 5  # the same share of a minute
+    assert bucket.level(1000, 30.0) == 1000

@@ -1,0 +1,206 @@
+"""Limits of keys as clients meet them: headers, refusals in both dialects, the official clients' back-off."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import anthropic
+import pytest
+import raw_client
+
+from wisp_gateway.upstream import usage_report
+
+REPORT = json.dumps(
+    {
+        "promptTokens": 31,
+        "cachedTokens": 16,
+        "completionTokens": 12,
+        "finish": "stop",
+        "firstTokenSeconds": 0.01,
+        "perTokenSeconds": 0.001,
+    }
+)
+ANSWER = b'{"usage": {}}'
+MESSAGE = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": "hello"}]}
+
+
+@pytest.fixture
+def clock(world):
+    """A clock that the test sets; the limiter reads it from :func:`limited` on."""
+    return type("Clock", (), {"now_s": 1000.0, "__call__": lambda self: self.now_s})()
+
+
+@pytest.fixture
+def limited(world, clock):
+    def start(lines, pod=None, **settings):
+        (world.tmp_path / "keys").write_text(lines)
+        world.model("m", world.pod(pod) if pod else world.pod())
+        world.start(api_keys=world.tmp_path / "keys", **settings)
+        world.gateway.app._limiter.clock = clock
+        return world
+
+    return start
+
+
+def bearer(key, **headers):
+    return {"authorization": f"Bearer {key}", **headers}
+
+
+def chat(world, key, **more):
+    body = {"model": "m", "messages": [{"role": "user", "content": "hello"}], **more}
+    return world.post(json=body, headers=bearer(key))
+
+
+def reported(usage=REPORT):
+    """Return a pod whose answers report their usage to the gateway."""
+
+    async def handle(pod, seen, writer):
+        if not seen.json.get("stream"):
+            writer.write(pod_answer(f"x-wisp-usage: {usage}"))
+            return
+        comment = usage_report.COMMENT + usage.encode()
+        data = b"data: {}\n\ndata: [DONE]\n\n"
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        writer.write(
+            head + b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (data, comment)) + b"0\r\n\r\n"
+        )
+
+    return handle
+
+
+def pod_answer(*headers):
+    lines = ["HTTP/1.1 200 X", "content-type: application/json", f"content-length: {len(ANSWER)}", *headers]
+    return "\r\n".join([*lines, "", ""]).encode() + ANSWER
+
+
+def test_answers_carry_what_is_left_and_a_key_without_limits_carries_nothing(limited):
+    world = limited("a:sk-a rpm=3 tpm=6000\nfree:sk-free\n")
+    first = chat(world, "sk-a", max_tokens=100)
+    limits = {name: value for name, value in first.headers.items() if name.startswith("x-ratelimit")}
+    reserved = 100 + -(-len(first.request.content) // 4)
+    assert limits == {
+        "x-ratelimit-limit-requests": "3",
+        "x-ratelimit-remaining-requests": "2",
+        "x-ratelimit-reset-requests": "20s",
+        "x-ratelimit-limit-tokens": "6000",
+        "x-ratelimit-remaining-tokens": str(6000 - reserved),
+        "x-ratelimit-reset-tokens": f"{-(-reserved // 100)}s",
+    }
+    streamed = chat(world, "sk-a", stream=True)
+    assert streamed.headers["x-ratelimit-remaining-requests"] == "1"
+    assert not [name for name in chat(world, "sk-free").headers if "ratelimit" in name]
+
+
+def test_a_refusal_says_what_and_how_long_and_costs_no_pod_and_no_wake(limited, clock):
+    world = limited("a:sk-a rpm=2\n")
+    assert [chat(world, "sk-a").status_code for _ in range(2)] == [200, 200]
+    arrivals = world.http.get(f"{world.url}/state", headers=bearer("sk-a")).json()["models"][0]["arrivals"]
+    refused = chat(world, "sk-a")
+    assert refused.status_code == 429
+    error = refused.json()["error"]
+    assert (error["type"], error["code"], error["param"]) == ("requests", "rate_limit_exceeded", None)
+    assert "This key may send 2 requests a minute (rpm). Try again in 30 s" in error["message"]
+    assert "sk-a" not in refused.text
+    assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("30", "30000")
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    assert len(world.pods[0].seen) == 2
+    state = world.http.get(f"{world.url}/state", headers=bearer("sk-a")).json()["models"][0]
+    assert state["arrivals"] == arrivals
+    clock.now_s += 30
+    assert chat(world, "sk-a").status_code == 200
+
+
+def test_anthropics_clients_read_their_own_headers_and_errors(limited):
+    world = limited("a:sk-a rpm=1\n", pod=reported())
+    first = world.post("/v1/messages", json=MESSAGE, headers={"x-api-key": "sk-a"})
+    assert first.headers["anthropic-ratelimit-requests-remaining"] == "0"
+    assert re.fullmatch(
+        r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", first.headers["anthropic-ratelimit-requests-reset"]
+    )
+    assert "x-ratelimit-limit-requests" not in first.headers
+    client = anthropic.Anthropic(api_key="sk-a", base_url=world.url, max_retries=0)
+    with pytest.raises(anthropic.RateLimitError) as caught:
+        client.messages.create(**MESSAGE)
+    assert caught.value.body["error"]["type"] == "rate_limit_error"
+    assert "1 requests a minute" in caught.value.body["error"]["message"]
+
+
+def test_the_official_client_waits_for_retry_after_ms_and_then_succeeds(limited, clock, monkeypatch):
+    waits_s = []
+
+    def sleep(seconds):
+        waits_s.append(seconds)
+        clock.now_s += seconds
+
+    world = limited("a:sk-a rpm=4\n")
+    client = world.openai(api_key="sk-a", max_retries=1, timeout=60)
+    for _ in range(4):
+        world.chat(client=client)
+    monkeypatch.setattr("openai._base_client.time.sleep", sleep)
+    for _ in range(3):
+        assert world.chat(client=client).choices[0].message.content == "complete"
+    assert waits_s == [15.0] * 3
+    assert len(world.pods[0].seen) == 7
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tokens_count_as_the_pod_reports_them(limited, stream):
+    world = limited("a:sk-a tpm=1000\n", pod=reported())
+    answer = chat(world, "sk-a", max_tokens=500, stream=stream)
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 500
+    world.until(lambda: left_of(world) == 1000 - 31 - 12)
+
+
+def left_of(world, account="a"):
+    limiter = world.gateway.app._limiter
+    name = next(name for name in limiter._accounts if name.endswith(f":{account}"))
+    return limiter._accounts[name].tokens.available(1000, limiter.clock())
+
+
+def test_a_request_that_no_pod_took_costs_no_tokens_and_one_that_is_cut_off_costs_its_estimate(limited):
+    world = limited("a:sk-a tpm=1000\n", pod=silent)
+    leaving = raw_client.connect(world)
+    body = {"model": "m", "prompt": "x", "max_tokens": 300}
+    leaving.sendall(raw_client.request("/v1/completions", "authorization: Bearer sk-a", **body))
+    world.until(lambda: world.pods[0].seen)
+    leaving.close()
+    world.until(lambda: not any(account.running for account in world.gateway.app._limiter._accounts.values()))
+    left = left_of(world)
+    assert 600 < left < 700
+    world.model("gone", state="Failed", reason="Broken")
+    refused = world.post(json={"model": "gone", "prompt": "x", "max_tokens": 300}, headers=bearer("sk-a"))
+    assert refused.status_code == 503
+    assert left_of(world) == left
+
+
+async def silent(pod, seen, writer):
+    """Read the request and answer nothing."""
+
+
+def test_requests_at_once_and_bytes_of_a_body_are_bounded(limited):
+    world = limited("a:sk-a concurrent=1 body=1KiB\n", pod=silent)
+    waiting = world.background(lambda: chat(world, "sk-a"))
+    world.until(lambda: world.pods[0].seen)
+    refused = chat(world, "sk-a")
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+    assert "(concurrent)" in refused.json()["error"]["message"]
+    large = world.post(json={"model": "m", "prompt": "x" * 1024}, headers=bearer("sk-a"))
+    assert large.status_code == 413
+    assert "this key may send 1024 (body)" in large.json()["error"]["message"]
+    world.call(world.gateway.app.abort)
+    assert waiting.result(60).status_code == 503
+
+
+def test_a_restart_gives_no_key_a_second_minute(world):
+    (world.tmp_path / "keys").write_text("a:sk-a rpm=2\nb:sk-b rpm=2\n")
+    world.model("m", world.pod())
+    settings = {"api_keys": world.tmp_path / "keys", "limits_state": world.tmp_path / "limits.json"}
+    world.start(**settings)
+    assert [chat(world, "sk-a").status_code for _ in range(3)] == [200, 200, 429]
+    for _ in range(2):
+        world.call(world.gateway.server.stop)
+    world._running.result(60)
+    world.start(**settings)
+    assert chat(world, "sk-a").status_code == 429
+    assert chat(world, "sk-b").status_code == 200
