@@ -25,6 +25,7 @@ SCRIPTS = [name for name in NAMES if name.endswith(".js")]
 # Names of formats, the gateway's own address in an example, never fetched.
 NOT_FETCHED = re.compile(r"http://www\.w3\.org/|https?://(127\.0\.0\.1|localhost|HOST)")
 
+STATIC_IMPORT = re.compile(r"\bfrom\s*[\"'](\.[^\"']+)[\"']")
 IMPORT = re.compile(r"(?:from|import)\s*\(?\s*[\"'](\.[^\"']+)[\"']")
 
 
@@ -173,3 +174,14 @@ def test_every_import_and_link_leads_to_a_file_of_the_page():
     ]
     assert len(imports) > 10
     assert [(name, target) for name, target in links + imports if target not in NAMES] == []
+
+
+def test_the_first_view_waits_for_no_chain_of_imports():
+    needed, queue = set[str](), ["app.js", "views/models.js"]
+    while queue:
+        name = queue.pop()
+        if name not in needed:
+            needed.add(name)
+            queue += [urljoin(name, target) for target in re.findall(STATIC_IMPORT, text_of(name))]
+    preloaded = re.findall(r'rel="modulepreload" href="page/([^"]+)"', text_of("index.html"))
+    assert sorted([*preloaded, "app.js"]) == sorted(needed)
