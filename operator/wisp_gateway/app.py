@@ -21,7 +21,7 @@ from wisp_gateway.limits import deadline
 from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.page import assets
-from wisp_gateway.reporting import introspection
+from wisp_gateway.reporting import accounting, introspection
 from wisp_gateway.routing.prompt import Prompt, prompt_of, session_of
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import tag_of
@@ -83,6 +83,7 @@ class App:
             route = routes.find(client.method, client.path, is_metrics_port=is_metrics_port)
             await self._dispatch(client, route)
         except GatewayError as error:
+            accounting.count_refusal(self._metrics, client, error)
             await client.fail(error)
         except ClientGone:
             client.status = CLIENT_CLOSED_REQUEST
@@ -201,7 +202,8 @@ class App:
     async def _show_metrics(self, client: Client) -> None:
         if client.port != self._config.metrics_port:
             self._access.check_gateway(_token(client), client.host)
-        await client.reply(200, self._scrape(), _PROMETHEUS)
+        text = accounting.scrape(self._metrics, self._registry, is_synced=self._is_synced())
+        await client.reply(200, text, _PROMETHEUS)
 
     async def _state(self, client: Client) -> None:
         self._access.check_gateway(_token(client), client.host)
@@ -216,18 +218,8 @@ class App:
         headers = (client.header(name) for name in (b"accept-encoding", b"if-none-match"))
         await client.reply(*assets.find(route.id).answer(*headers))
 
-    def _scrape(self) -> bytes:
-        self._metrics.waiting.clear()
-        self._metrics.running.clear()
-        for state in self._registry.states():
-            self._metrics.waiting.set(len(state.queue), state.model.key)
-            self._metrics.running.set(state.running, state.model.key)
-            self._metrics.tokens.set(state.tokens, state.model.key)
-        self._metrics.keep_only({state.model.key for state in self._registry.states()})
-        return self._metrics.render()
-
     def _account(self, client: Client) -> None:
-        self._metrics.requests.add(1, client.model_key, str(client.status))
+        accounting.count_request(self._metrics, client)
 
 
 def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Prompt | None:

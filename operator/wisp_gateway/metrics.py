@@ -1,13 +1,36 @@
 """Counters, gauges and histograms in Prometheus' text format, and the gateway's own metrics.
 
-Label values are known models and status codes, never text from a request.
+Label values are known models, names of keys (at most :data:`MAX_KEYS`), codes of errors and status codes,
+never text from a request.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Container, Iterator
+from itertools import accumulate
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+_TOKEN_BUCKETS_S = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.015,
+    0.02,
+    0.03,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+)
+MAX_KEYS = 200
+OTHER_KEYS = "(others)"
 
 
 class Family:
@@ -20,6 +43,11 @@ class Family:
         self._text = text
         self._labels = labels
         self._values: dict[tuple[str, ...], float] = {}
+
+    @property
+    def is_by_model(self) -> bool:
+        """True if the first label is a model."""
+        return self._labels[:1] == ("model",)
 
     def add(self, amount: float, *values: str) -> None:
         """Add ``amount`` to the series with these label values."""
@@ -61,41 +89,48 @@ class Histogram(Family):
 
     kind = "histogram"
 
-    def __init__(self, name: str, text: str, *labels: str) -> None:
+    def __init__(self, name: str, text: str, *labels: str, bounds_s: tuple[float, ...] = _BUCKETS_S) -> None:
         super().__init__(name, text, *labels)
-        self._series: dict[tuple[str, ...], list[float]] = {}
+        self._bounds_s = (*bounds_s, math.inf)
+        self._series: dict[tuple[str, ...], list[int]] = {}
 
     def observe(self, seconds: float, *values: str) -> None:
         """Count one observation."""
-        series = self._series.setdefault(values, [0.0] * (len(_BUCKETS_S) + 2))
-        for index, bound in enumerate(_BUCKETS_S):
-            if seconds <= bound:
-                series[index] += 1
-        series[-2] += 1
-        series[-1] += seconds
+        series = self._series.get(values)
+        if series is None:
+            series = self._series[values] = [0] * len(self._bounds_s)
+        series[bisect_left(self._bounds_s, seconds)] += 1
+        self.add(seconds, *values)
 
     def keep_only(self, first_values: Container[str]) -> None:
         """Drop the series whose first label has none of these values."""
         for values in [values for values in self._series if values[0] not in first_values]:
             del self._series[values]
+        super().keep_only(first_values)
 
     def lines(self) -> Iterator[str]:
         """Yield buckets, sum and count of every series."""
         yield f"# HELP {self.name} {self._text}"
         yield f"# TYPE {self.name} {self.kind}"
         for values, series in self._series.items():
-            for bound, count in zip([*map(_number, _BUCKETS_S), "+Inf"], series[:-1], strict=True):
+            for bound, count in zip(map(_number, self._bounds_s), accumulate(series), strict=True):
                 labels = _labels((*self._labels, "le"), (*values, bound))
-                yield f"{self.name}_bucket{labels} {_number(count)}"
+                yield f"{self.name}_bucket{labels} {count}"
             labels = _labels(self._labels, values)
-            yield f"{self.name}_sum{labels} {series[-1]:.6f}"
-            yield f"{self.name}_count{labels} {_number(series[-2])}"
+            yield f"{self.name}_sum{labels} {self.value(*values):.6f}"
+            yield f"{self.name}_count{labels} {sum(series)}"
 
 
 class Metrics:
     """All metrics of a gateway, split by model (``namespace/name``; empty: no known model)."""
 
     def __init__(self) -> None:
+        self._keys: set[str] = set()
+        self._add_models()
+        self._add_answers()
+        self._add_states()
+
+    def _add_models(self) -> None:
         self.requests = Family("wisp_gateway_requests_total", "Requests answered.", "model", "code")
         self.waiting = Gauge("wisp_gateway_requests_waiting", "Requests held in the gateway.", "model")
         self.running = Gauge("wisp_gateway_requests_running", "Requests at a pod.", "model")
@@ -128,10 +163,60 @@ class Metrics:
             "model",
         )
 
+    def _add_answers(self) -> None:
+        self.first_token = Histogram(
+            "wisp_gateway_time_to_first_token_seconds", "Time from arrival to the first token.", "model"
+        )
+        self.per_token = Histogram(
+            "wisp_gateway_time_per_output_token_seconds",
+            "Mean time of each further token of an answer, at its pod.",
+            "model",
+            bounds_s=_TOKEN_BUCKETS_S,
+        )
+        self.request = Histogram(
+            "wisp_gateway_request_seconds",
+            "Time from arrival to the end of an answer that went well.",
+            "model",
+        )
+        self.key_requests = Family(
+            "wisp_gateway_key_requests_total", "Requests answered, by key.", "model", "key", "code"
+        )
+        self.key_tokens = Family(
+            "wisp_gateway_key_tokens_total",
+            "Tokens by key, as pods report them: prompt (cached among them), cached, completion.",
+            *("model", "key", "kind"),
+        )
+        self.refusals = Family(
+            "wisp_gateway_refusals_total",
+            "Errors that the gateway answered, by their code, type and key.",
+            *("model", "key", "reason", "type"),
+        )
+
+    def _add_states(self) -> None:
+        self.pods = Gauge(
+            "wisp_gateway_pods_ready", "Pods that are ready, as the gateway sees them.", "model"
+        )
+        self.state = Gauge(
+            "wisp_gateway_model_state", "1 for the state that a model is in.", "model", "state"
+        )
+        self.has_snapshot = Gauge(
+            "wisp_gateway_has_snapshot", "1 once models, and the keys they need, have been read."
+        )
+        self.operator_away = Gauge(
+            "wisp_gateway_operator_away", "1 while no operator takes this gateway's reports of demand."
+        )
+
+    def key_label(self, name: str) -> str:
+        """Return the label of a key's name: itself, or one for all once there are too many."""
+        if name not in self._keys and len(self._keys) < MAX_KEYS:
+            self._keys.add(name)
+        return name if name in self._keys else OTHER_KEYS
+
     def keep_only(self, models: set[str]) -> None:
         """Drop the series of all other models, which were deleted."""
         for family in self._families():
-            family.keep_only(models | {""})
+            if family.is_by_model:
+                family.keep_only(models | {""})
 
     def render(self) -> bytes:
         """Write all families in Prometheus' text format, version 0.0.4."""
@@ -151,4 +236,6 @@ def _escaped(value: str) -> str:
 
 
 def _number(number: float) -> str:
+    if math.isinf(number):
+        return "+Inf"
     return str(int(number)) if float(number).is_integer() else repr(number)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from wisp_gateway.metrics import Family, Histogram, Metrics
+import json
+
+from wisp_gateway.metrics import MAX_KEYS, OTHER_KEYS, Family, Histogram, Metrics
 
 
 def test_a_label_value_cannot_break_the_line_it_is_in():
@@ -34,3 +36,56 @@ def test_models_that_are_gone_leave_no_series():
     text = metrics.render().decode()
     assert "a/gone" not in text
     assert text.count('model="a/stays"') > text.count('model=""') - 1 > 0
+
+
+def test_keys_beyond_the_bound_share_one_label():
+    metrics = Metrics()
+    names = [metrics.key_label(f"k{number}") for number in range(MAX_KEYS + 50)]
+    assert len(set(names)) == MAX_KEYS + 1
+    assert names[-1] == OTHER_KEYS
+    assert metrics.key_label("k0") == "k0"
+
+
+REPORT = {
+    "promptTokens": 31,
+    "cachedTokens": 16,
+    "completionTokens": 12,
+    "finish": "stop",
+    "firstTokenSeconds": 0.2,
+    "perTokenSeconds": 0.004,
+}
+
+
+def test_an_answer_is_counted_by_model_and_by_key(world):
+    (world.tmp_path / "keys").write_text("alice:sk-a\nsk-nameless\n")
+    report = world.answer(200, b"{}", f"x-wisp-usage: {json.dumps(REPORT)}")
+    world.model("m", world.pod(world.does.write(report)))
+    world.start(api_keys=world.tmp_path / "keys")
+    for key in ("sk-a", "sk-a", "sk-nameless"):
+        assert world.post(headers={"authorization": f"Bearer {key}"}).status_code == 200
+    requests = 'wisp_gateway_key_requests_total{model="default/m",key="%s",code="200"}'
+    tokens = 'wisp_gateway_key_tokens_total{model="default/m",key="alice",kind="%s"}'
+    world.until(lambda: world.metric(requests % "") == 1)
+    assert world.metric(requests % "alice") == 2
+    assert [world.metric(tokens % kind) for kind in ("prompt", "cached", "completion")] == [62, 32, 24]
+    label = '{model="default/m"}'
+    assert world.metric(f"wisp_gateway_time_to_first_token_seconds_count{label}") == 3
+    assert world.metric(f"wisp_gateway_time_to_first_token_seconds_sum{label}") >= 0.6
+    assert world.metric(f"wisp_gateway_time_per_output_token_seconds_sum{label}") == 0.012
+    assert world.metric(f"wisp_gateway_request_seconds_count{label}") == 3
+
+
+def test_refusals_are_counted_by_reason_and_models_by_state(world):
+    (world.tmp_path / "keys").write_text("alice:sk-a\n")
+    world.model("m", world.pod())
+    world.start(api_keys=world.tmp_path / "keys")
+    assert world.post().status_code == 401
+    unknown = {"model": "nobody", "messages": []}
+    assert world.post(json=unknown, headers={"authorization": "Bearer sk-a"}).status_code == 404
+    refusals = 'wisp_gateway_refusals_total{model="",key="%s",reason="%s",type="invalid_request_error"}'
+    assert world.metric(refusals % ("", "invalid_api_key")) == 1
+    assert world.metric(refusals % ("alice", "model_not_found")) == 1
+    assert world.metric('wisp_gateway_model_state{model="default/m",state="Ready"}') == 1
+    assert world.metric('wisp_gateway_pods_ready{model="default/m"}') == 1
+    assert world.metric("wisp_gateway_has_snapshot") == 1
+    assert world.metric('wisp_gateway_retries_total{model="default/m"}') == 0
