@@ -34,7 +34,7 @@ export function formatSeconds(value) {
   if (value < 0.00005) return "0 s";
   if (value < 0.01) return `${(value * 1000).toFixed(1)} ms`;
   if (value < 1) return `${Math.round(value * 1000)} ms`;
-  if (value < 60) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
+  if (value < 60) return `${Number.isInteger(value) ? value : value.toFixed(value < 10 ? 2 : 1)} s`;
   const seconds = Math.round(value);
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;

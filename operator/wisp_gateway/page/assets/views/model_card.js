@@ -1,6 +1,7 @@
 // One model: its state in words, what it holds, what it does, and what can be done with it.
 
 import { request } from "../api.js";
+import { secondsSince, useTick } from "../clock.js";
 import { feed, keyOf } from "../feed.js";
 import { formatBytes, formatCount, formatRate, formatSeconds, NONE } from "../format.js";
 import { Icon } from "../icons.js";
@@ -11,6 +12,8 @@ import { remedyOf, wordsOf } from "./reasons.js";
 import { Snippets } from "./snippets.js";
 import { Sparkline } from "./sparkline.js";
 import { WakeBar } from "./wake_bar.js";
+
+const IDLE_TICK_MS = 5_000;
 
 export function ModelCard({ model }) {
   const title = `model-${model.namespace}-${model.name}`;
@@ -69,6 +72,7 @@ function Activity({ model }) {
   const key = keyOf(model);
   const samples = useStore(feed, (state) => state.samples);
   const isBusy = model.running > 0 || model.waiting > 0;
+  useTick(IDLE_TICK_MS, !isBusy);
   return html`<div class="activity">
     <p class="rate"><span class="number big">${formatRate(model.tokensPerSecond)}</span> tokens/s</p>
     <${Sparkline} samples=${samples} of=${key} />
@@ -82,8 +86,10 @@ function busyText({ running, waiting }) {
   return parts.join(", ");
 }
 
-function idleText({ idleSeconds }) {
-  return idleSeconds > 1 ? `Idle for ${formatSeconds(Math.round(idleSeconds))}` : "Idle";
+function idleText({ idleSeconds, receivedMs }) {
+  if (idleSeconds === null || idleSeconds === undefined) return "Idle";
+  const seconds = Math.round(idleSeconds + secondsSince(receivedMs));
+  return seconds < 5 ? "Idle" : `Idle for ${formatSeconds(seconds)}`;
 }
 
 function Facts({ model }) {

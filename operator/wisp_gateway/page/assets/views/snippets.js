@@ -8,8 +8,9 @@ import { html, useState } from "../vendor/preact.js";
 const quoted = (text) => JSON.stringify(text);
 const shell = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
+/** The model's own address here: as this browser reaches the gateway, so that the text works where it is copied. */
 function addressOf(model) {
-  return model.url || new URL(`${model.namespace}/${model.name}/v1`, location.href.split("#")[0]).href;
+  return new URL(`${model.namespace}/${model.name}/v1`, location.href.split("#")[0]).href;
 }
 
 function curlOf(model, hasKey) {
