@@ -1,5 +1,6 @@
 """``wisp chat`` and ``wisp get`` as programs, against a gateway of a few lines."""
 
+import codecs
 import fcntl
 import io
 import json
@@ -170,7 +171,7 @@ def terminal(*arguments):
         preexec_fn=_take_terminal,
     )
     os.close(side)
-    shown = ""
+    shown, decoder = "", codecs.getincrementaldecoder("utf-8")()
 
     def until(text):
         nonlocal shown
@@ -178,11 +179,17 @@ def terminal(*arguments):
         while text not in shown:
             ready, _, _ = select.select([controller], [], [], deadline - time.monotonic())
             assert ready, (text, shown)
-            shown += os.read(controller, 4096).decode()
+            shown += decoder.decode(os.read(controller, 4096))
         _, _, shown = shown.partition(text)
 
     def press(keys):
-        time.sleep(0.5)  # a signal between a prompt and the wait for its line is lost in Python's readline
+        """Press keys once the process waits: a signal before that is lost in Python's readline."""
+        asleep, deadline = 0, time.monotonic() + 60
+        while asleep < 10:
+            assert time.monotonic() < deadline, shown
+            time.sleep(0.05)
+            stat = Path(f"/proc/{process.pid}/stat").read_text()
+            asleep = asleep + 1 if stat.rpartition(")")[2].split()[0] == "S" else 0
         os.write(controller, keys)
 
     try:

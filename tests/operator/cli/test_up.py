@@ -17,7 +17,7 @@ from wisp_plan.weights.tensors import expected_tensors
 
 
 def test_a_request_wakes_the_model_and_silence_sends_it_back_to_zero(tmp_path):
-    with up(tmp_path, manifest(scaling={"idleAfter": "1s"}, fake={"ready_after_s": 0.3})) as running:
+    with up(tmp_path, manifest(scaling={"idleAfter": "4s"}, fake={"ready_after_s": 0.3})) as running:
         assert running.state()["state"] == "Asleep"
         assert [model["id"] for model in running.get("/v1/models")["data"]] == ["tiny"]
         assert not any("fake_runtime" in line for line in running.processes())
@@ -40,7 +40,7 @@ def test_a_first_start_that_fails_says_why_and_is_tried_again(tmp_path):
 
 def test_kill_9_within_a_stream_gives_a_clean_error_and_serves_the_queue_after_the_restart(tmp_path):
     scaling = {"idleAfter": "10m", "targetConcurrency": 1}
-    with up(tmp_path, manifest(scaling=scaling, fake={"tokens": 40, "token_s": 0.1})) as running:
+    with up(tmp_path, manifest(scaling=scaling, fake={"tokens": 60, "token_s": 0.1})) as running:
         answers = {}
         first = threading.Thread(target=lambda: answers.update(first=running.ask(stream=True)))
         second = threading.Thread(target=lambda: answers.update(second=running.ask(stream=True)))
@@ -68,9 +68,7 @@ def test_the_end_leaves_nothing_behind(tmp_path, number):
         code = running.end(number)
         assert code == (-9 if number == signal.SIGKILL else 0)
         running.until(lambda: running.processes() == [])
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", int(running.url.rpartition(":")[2])))
+        running.until(lambda: not is_taken(int(running.url.rpartition(":")[2])))
         if number != signal.SIGKILL:
             assert list(running.temporary.iterdir()) == []
     if number == signal.SIGKILL:  # nobody was left to clean up: the next run does
@@ -80,8 +78,14 @@ def test_the_end_leaves_nothing_behind(tmp_path, number):
             assert left[0] not in again.temporary.iterdir()
 
 
+def is_taken(port):
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return listener.connect_ex(("127.0.0.1", port)) == 0
+
+
 def test_a_stream_that_runs_may_finish_after_ctrl_c(tmp_path):
-    with up(tmp_path, manifest(fake={"tokens": 10, "token_s": 0.1})) as running:
+    with up(tmp_path, manifest(fake={"tokens": 40, "token_s": 0.1})) as running:
         answers = []
         asking = threading.Thread(target=lambda: answers.append(running.ask(stream=True)))
         asking.start()

@@ -80,19 +80,19 @@ def test_a_silent_connection_is_cut_off(monkeypatch, sent):
     async def scenario():
         async with operators_port() as address:
             reader, writer = await opened(address, sent)
-            assert await is_cut_off(reader, 3)
+            assert await is_cut_off(reader, 60)
             writer.close()
 
     asyncio.run(scenario())
 
 
 def test_a_connection_with_requests_is_kept(monkeypatch):
-    monkeypatch.setattr(connections, "MAX_SILENCE_S", 0.6)
+    monkeypatch.setattr(connections, "MAX_SILENCE_S", 2.0)
 
     async def scenario():
         async with operators_port() as address:
             reader, writer = await opened(address)
-            end = time.monotonic() + 1.5
+            end = time.monotonic() + 3
             while time.monotonic() < end:
                 writer.write(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
                 assert b" 200 " in await reader.readline()

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 import pytest
+from machine_pace import pace
 
 from wisp_operator.api import parse
 from wisp_operator.cluster.reconcile import fitting
@@ -175,6 +176,8 @@ def test_a_hub_with_a_hostile_config_stops_neither_the_loop_nor_the_lease():
         server.close()
         report = checker.verdict(model("m"), L4).report
         assert (report.verdict, "more than 1048576 bytes" in report.message) == ("Unknown", True)
-        assert max(gaps) < 1.0
+        return max(gaps)
 
-    asyncio.run(run())
+    with pace() as machine:
+        largest_gap_s = asyncio.run(run())
+    assert largest_gap_s < 1.0 * machine.stretch

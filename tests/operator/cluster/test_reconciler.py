@@ -125,11 +125,11 @@ def test_the_spare_pod_of_a_rolling_update_is_not_asked_for_again():
 
 
 def test_a_leader_of_some_time_lets_an_idle_model_sleep():
-    world = World({"scaling": {"idleAfter": "100ms"}})
+    world = World({"scaling": {"idleAfter": "2s"}})
     world.pod("chat-1")
     world.reconcile()
     assert world.replicas == 1  # it counts as asked for when it is first seen
-    time.sleep(0.15)
+    time.sleep(2.1)
     world.reconcile()
     assert world.replicas == 0
 

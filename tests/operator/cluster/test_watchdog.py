@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,17 +44,20 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(watchdog, "COMPARE_EVERY_S", 0.02)
-    monkeypatch.setattr(watchdog, "SETTLE_S", 0.02)
+    """Shorten the pauses alone: a busy machine may stand still for four of them."""
+    monkeypatch.setattr(watchdog, "asyncio", SimpleNamespace(sleep=lambda s: asyncio.sleep(s / 1000)))
 
 
-def liveness_problem(cluster, seconds=0.3):
-    """The watchdog's problem after comparing for a while."""
+def liveness_problem(cluster, seconds=0.3, until=lambda found: True):
+    """The watchdog's problem after comparing for a while, and as soon as a claim on the watchdog holds."""
 
     async def scenario():
         found = CacheWatchdog(cluster, cluster, cluster)
         task = asyncio.create_task(found.run())
         await asyncio.sleep(seconds)
+        async with asyncio.timeout(60):
+            while not until(found):
+                await asyncio.sleep(0.01)
         assert not task.done(), f"the comparison ended: {task.exception()}"
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -72,9 +76,8 @@ def test_caches_that_follow_the_cluster_are_healthy():
 def test_a_cache_that_stands_still_beside_the_cluster_is_a_dead_watch(cached):
     cluster = Cluster()
     cluster.cluster, cluster.cached = {"a/chat": "7"}, cached
-    assert liveness_problem(cluster).startswith(
-        "the watch of InferenceModel is dead: it missed changes of a/"
-    )
+    problem = liveness_problem(cluster, until=CacheWatchdog.liveness_problem)
+    assert problem.startswith("the watch of InferenceModel is dead: it missed changes of a/")
 
 
 def test_a_cache_that_is_late_but_moves_is_not():
@@ -97,7 +100,7 @@ def test_a_cluster_of_many_objects_is_listed_in_pages():
         return {"items": items[start : start + limit], "metadata": rest}
 
     cluster.request = paged
-    assert liveness_problem(cluster) == ""
+    assert liveness_problem(cluster, until=lambda _: len(pages) > 3) == ""
     assert {query.get("continue") for query in pages} == {None, "100", "200"}
 
 
@@ -108,7 +111,7 @@ def test_an_answer_that_is_no_list_ends_no_watchdog(caplog):
         return {"items": [{"metadata": None}]}
 
     cluster.request = nonsense
-    assert liveness_problem(cluster) == ""
+    assert liveness_problem(cluster, until=lambda _: caplog.text) == ""
     assert "tried again" in caplog.text
 
 
@@ -148,6 +151,9 @@ def test_caches_of_namespaces_without_models_count_as_filled(namespaces, cluster
     async def scenario():
         task = asyncio.create_task(CacheWatchdog(found, found, found, namespaces).run())
         await asyncio.sleep(0.05)
+        async with asyncio.timeout(60):
+            while is_filled and not found.is_filled:
+                await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
