@@ -133,6 +133,22 @@ class Access:
             return opened
         raise _unauthorized(token)
 
+    def view(self, token: str, host: str) -> frozenset[str] | None:
+        """Return the models that a client may read about: all (None), or those that its key guards.
+
+        Raises:
+            Unauthorized: none.
+        """
+        try:
+            self.check_gateway(token, host)
+            return None
+        except Unauthorized:
+            states = [state for state in self._registry.states() if not self._keys.is_open(state.model)]
+            own = frozenset(state.model.key for state in states if self._keys.key(token, state.model))
+            if not token or not own:
+                raise
+            return own
+
     def check_gateway(self, token: str, host: str) -> None:
         """Check that a client at ``host`` may read the gateway's own documents.
 

@@ -22,6 +22,9 @@ from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.page import assets
 from wisp_gateway.reporting import accounting, introspection
+from wisp_gateway.reporting.feed.control import Control
+from wisp_gateway.reporting.feed.endpoints import FeedEndpoints
+from wisp_gateway.reporting.feed.feed import Feed
 from wisp_gateway.routing.prompt import Prompt, prompt_of, session_of
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import tag_of
@@ -52,6 +55,8 @@ class App:
         metrics: Metrics,
         limiter: Limiter,
         is_synced: Callable[[], bool],
+        feed: Feed,
+        control: Control,
     ) -> None:
         self.is_stopping = False
         self._config = config
@@ -68,6 +73,8 @@ class App:
             is_outdated=lambda: is_machine and registry.is_operator_away(),
         )
         self._origins = AllowedOrigins(config.allow_origin)
+        self._feed = feed
+        self._pages = FeedEndpoints(registry, feed, control, self._origins)
         self._budget = ByteBudget(config.max_held_bytes)
         self._exchanges = Exchanges()
         self._limiter = limiter
@@ -95,6 +102,8 @@ class App:
             if client.model_key or client.status >= 400:
                 self._account(client)
             access_log.record(client)
+            if client.model_key:
+                self._feed.record(client)
 
     def abort(self) -> None:
         """End every request that still runs, each with a clean error."""
@@ -127,7 +136,7 @@ class App:
             case "metrics":
                 await self._show_metrics(client)
             case "state":
-                await self._state(client)
+                await self._state(client, route)
             case "page":
                 await self._page(client, route)
 
@@ -205,13 +214,10 @@ class App:
         text = accounting.scrape(self._metrics, self._registry, is_synced=self._is_synced())
         await client.reply(200, text, _PROMETHEUS)
 
-    async def _state(self, client: Client) -> None:
-        self._access.check_gateway(_token(client), client.host)
-        status = "stopping" if self.is_stopping else "ready"
-        document = introspection.state_document(
-            self._registry, gateway=self._config.name, status=status, base_url=self._config.base_url
-        )
-        await client.reply(200, json.dumps(document).encode(), _JSON)
+    async def _state(self, client: Client, route: routes.Route) -> None:
+        token, host = _token(client), client.host
+        work = self._pages.serve(client, route.id, route.model, lambda: self._access.view(token, host))
+        await self._exchanges.run(client, work, None)
 
     async def _page(self, client: Client, route: routes.Route) -> None:
         """Send a file of the page; it shows nothing without the key that it then asks for."""

@@ -4,11 +4,14 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
 ├── BadRequest           400    the request is invalid
 │   └── NotJson          400    the body is not JSON
 ├── Unauthorized         401    no key, or an unknown one
+├── ForeignOrigin        403    a page of another origin wakes or stops a model (reporting/feed/errors.py)
+├── StopNotAllowed       403    a model that its gateway does not stop
 ├── NotFound             404    no such path
 │   ├── ModelNotFound    404    no such model
 │   └── ResponseNotFound 404    no pod that could store it
 ├── MethodNotAllowed     405    the path exists, for another method
 ├── RequestTimeout       408    the body did not arrive within --body-timeout-s
+├── StillAsked           409    requests wait for the model that should stop
 ├── BodyTooLarge         413    over --max-body-bytes
 ├── UnsupportedMedia     415    the content type is not JSON
 ├── UnsupportedEncoding  415    the body is compressed
@@ -30,6 +33,8 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
     ├── PodsRefused             pods that answer, and take none of its requests
     ├── PodUnreachable          the pod that stores a response does not answer
     ├── TooManyConnections      over --max-connections
+    ├── TooManyPages            as many as may be follow the feed
+    ├── OperatorAway            the program that stops models does not answer
     └── Stopping                the gateway is stopping
 StartError                      the gateway cannot start (exit 1)
 DiscoveryError                  a snapshot or object that cannot be read; the last good one stays

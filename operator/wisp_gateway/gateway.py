@@ -10,21 +10,26 @@ from wisp_gateway.app import App
 from wisp_gateway.config import Config, cluster_environment
 from wisp_gateway.discovery.file import FileDiscovery
 from wisp_gateway.discovery.snapshot import ServiceDiscovery, Snapshot
+from wisp_gateway.errors import EndpointLost
 from wisp_gateway.inbound.server import Server, listen
 from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.limits.state_file import StateFile
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting.demand import DemandReporter
+from wisp_gateway.reporting.feed.control import Control
+from wisp_gateway.reporting.feed.feed import Feed
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.capacity_reader import CapacityReader
-from wisp_gateway.upstream.pool import Pool
+from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.proxy import Proxy
 from wisp_gateway.upstream.readiness_prober import ReadinessProber
 from wisp_gateway.upstream.stored_responses import StoredResponses
 from wisp_gateway.upstream.tokens import Tokens
 
 log = logging.getLogger(__name__)
+
+POD_STATE_TIMEOUT_S = 2.0
 
 
 class Gateway:
@@ -59,15 +64,27 @@ class Gateway:
         stored = StoredResponses(self._pool, self.metrics, self._tokens, config.max_answer_bytes)
         limiter = Limiter()
         self._limits_state = StateFile(config.limits_state, limiter) if config.limits_state else None
+        self.feed = Feed(config, self.registry, self._pod_state)
+        self._control = Control(
+            self.registry, self._demand.stop if config.directory and self._demand else None
+        )
         self.app = App(
-            config, self.registry, proxy, stored, self.metrics, limiter, lambda: self._discovery.is_synced
+            config,
+            self.registry,
+            proxy,
+            stored,
+            self.metrics,
+            limiter,
+            lambda: self._discovery.is_synced,
+            self.feed,
+            self._control,
         )
         self.server = Server(self.app, config, self._on_stopping, self.app.abort)
 
     async def run(self) -> None:
         """Serve until stopped by a signal or by ``server.stop()``."""
         self._discovery.watch(self._on_snapshot)
-        loops = [self._discovery.run(), self._every_second()]
+        loops = [self._discovery.run(), self._every_second(), self.feed.run()]
         if self._demand is not None:
             loops.append(self._demand.run())
         if self._limits_state is not None:
@@ -85,6 +102,8 @@ class Gateway:
             ended = await asyncio.gather(*tasks, return_exceptions=True)
             self._prober.close()
             self._capacities.close()
+            self._control.close()
+            self.feed.stop_reading()
             self._pool.close()
             for listening in self._sockets:
                 listening.close()
@@ -113,12 +132,24 @@ class Gateway:
     def _on_stopping(self) -> None:
         log.info("stopping: finishing what runs, at most %g s", self.config.drain_timeout_s)
         self.app.is_stopping = True
+        self.feed.close()
+
+    async def _pod_state(self, model_key: str, address: str) -> bytes | None:
+        """Return a pod's ``/state``; None if it does not answer."""
+        own = self._tokens.for_pods(model_key)
+        head = request_head("GET", "/state", address, [], body_bytes=0, own=own)
+        try:
+            status, body = await self._pool.fetch(address, head, timeout_s=POD_STATE_TIMEOUT_S)
+        except EndpointLost:
+            return None
+        return body if status == 200 else None
 
     async def _every_second(self) -> None:
         while True:
             for state in self.registry.states():
                 state.sample()
                 self._capacities.read(state)
+            self.feed.every_second()
             self._pool.close_stalled(1.0, self.config.idle_timeout_s)
             await asyncio.sleep(1.0)
 

@@ -69,6 +69,7 @@ def read_model(item: Json) -> ModelObject | None:
         reason=str(ready.get("reason", "")),
         message=str(ready.get("message", "")),
         phase=_phase(status),
+        desired=_desired(status),
         cold_start=_cold_start(reader.child("coldStart")),
         routing=reader.child("routing").choice("policy", POLICIES, "PrefixAware"),
         target_concurrency=reader.child("scaling").integer("targetConcurrency", 16, minimum=1),
@@ -165,6 +166,12 @@ def _phase(status: Json) -> str | None:
     if status.get("state") != "Waking":
         return None
     return next((phase for phase in PHASES if phase not in done), None)
+
+
+def _desired(status: Json) -> int | None:
+    """Return the number of pods that the operator wants, if it has written one."""
+    wanted = status.get("desiredReplicas")
+    return wanted if type(wanted) is int and wanted >= 0 else None
 
 
 def _has_address(endpoint: Any) -> bool:

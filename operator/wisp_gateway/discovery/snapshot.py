@@ -51,6 +51,8 @@ class Model:
         names, refused_names: bare names that the operator has granted or refused.
         keys: keys in this model's Secret, or None if it names none.
         are_keys_read: False until that Secret was read for the first time.
+        desired: number of pods that the operator wants; None: it does not say.
+        can_stop: True if the operator stops its pods when it is asked to.
     """
 
     namespace: str
@@ -71,6 +73,8 @@ class Model:
     keys: Keys | None = None
     are_keys_read: bool = True
     endpoints: tuple[Endpoint, ...] = ()
+    desired: int | None = None
+    can_stop: bool = False
 
     @property
     def key(self) -> str:
@@ -135,6 +139,8 @@ def _model(item: JsonReader) -> Model:
         refused_names=item.texts("refusedNames"),
         api_keys_file=item.optional_text("apiKeysFile"),
         endpoints=tuple(_endpoint(endpoint) for endpoint in item.items("endpoints")),
+        desired=item.integer("desiredReplicas", 0) if item.has("desiredReplicas") else None,
+        can_stop=item.flag("canStop"),
     )
 
 

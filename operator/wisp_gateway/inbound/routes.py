@@ -34,7 +34,10 @@ AS_ELSEWHERE = {
 CACHED = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 STORED = re.compile(r"responses/(?P<id>[A-Za-z0-9_-]{1,128})(?P<part>|/cancel|/input_items)")
 STORED_METHODS = {"": ("GET", "DELETE"), "/cancel": ("POST",), "/input_items": ("GET",)}
-OWN = ("/livez", "/readyz", "/metrics", "/state")
+OWN = ("/livez", "/readyz", "/metrics")
+FEED = re.compile(
+    r"/state(/(?P<part>stream|history)|/(?P<act>wake|stop)/(?P<model>[^/]{1,253}/[^/]{1,253}))?"
+)
 PAGE = re.compile(r"/|/page/(?P<file>[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)?)")
 ON_METRICS_PORT = ("/livez", "/readyz", "/metrics")
 
@@ -48,7 +51,8 @@ class Route:
             ``state``, ``page``.
         path: path at the pod, for ``generate`` (``/v1/chat/completions``) and ``stored``.
         model: model named by the path (``namespace/name``), or None.
-        id: id of a model, for ``show``, or of a response, for ``stored``; name of a file, for ``page``.
+        id: id of a model, for ``show``, or of a response, for ``stored``; name of a file, for ``page``; of
+            ``state`` its part, empty for the document.
     """
 
     action: str
@@ -70,6 +74,11 @@ def find(method: str, path: str, *, is_metrics_port: bool = False) -> Route:
         return _checked(method, ("GET",), path, Route(path[1:]))
     if page := PAGE.fullmatch(path):
         return _checked(method, ("GET",), path, Route("page", id=page["file"] or "index.html"))
+    if feed := FEED.fullmatch(path):
+        part = feed["part"] or feed["act"] or ""
+        return _checked(
+            method, ("POST" if feed["act"] else "GET",), path, Route("state", model=feed["model"], id=part)
+        )
     if path in AS_ELSEWHERE:
         return _checked(method, ("POST",), path, Route("generate", AS_ELSEWHERE[path]))
     model, rest = _split(path)

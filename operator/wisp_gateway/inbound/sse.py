@@ -12,6 +12,11 @@ HEADERS: Headers = [
 ]
 
 
+def event(kind: str, data: str) -> bytes:
+    """Encode a named event with one line of data."""
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
 def comment(text: str) -> bytes:
     """Encode a comment: clients skip it, proxies count it as activity."""
     return b": " + text.replace("\r", " ").replace("\n", " ").encode() + b"\n\n"

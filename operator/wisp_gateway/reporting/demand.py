@@ -25,6 +25,7 @@ from wisp_gateway.upstream.tokens import Tokens
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
+STOP_PATH = "/stop"
 RESOLVE_S = 2.0
 TIMEOUT_S = 5.0
 MAX_MODELS = 8192  # those with requests are fewer, and a report of as many is one that the operator reads
@@ -97,6 +98,19 @@ class DemandReporter:
         except EndpointLost as error:
             return str(error)
         return "" if status < 300 else f"{address} answered {status}"
+
+    async def stop(self, state: ModelState) -> str:
+        """Ask ``wisp up`` to stop a model's pods until a request comes; return the failure."""
+        body = json.dumps({"model": state.model.key, "arrivals": state.arrivals}).encode()
+        headers, own = [(b"content-type", b"application/json")], self._tokens.for_demand(self._name)
+        for address in self.addresses:
+            head = request_head("POST", STOP_PATH, address, headers, body_bytes=len(body), own=own)
+            try:
+                status = await self._pool.call(address, head, body, timeout_s=TIMEOUT_S)
+            except EndpointLost as error:
+                return str(error)
+            return "" if status < 300 else f"{address} answered {status}"
+        return f"{self._host} has no address"
 
     def _log_transitions(self) -> None:
         """Log once when no replica takes demand any more, and once when one does again."""

@@ -1,4 +1,4 @@
-"""Documents about the gateway and its models: ``/v1/models`` and ``/state``."""
+"""Documents about models: ``/v1/models``, and the gateway's own part of ``/state``."""
 
 from __future__ import annotations
 
@@ -38,13 +38,8 @@ def model_card(registry: ModelRegistry, state: ModelState, *, is_anthropic: bool
     }
 
 
-def state_document(registry: ModelRegistry, *, gateway: str, status: str, base_url: str) -> dict[str, Any]:
-    """Return the document of ``/state`` (docs/contracts.md)."""
-    models = [_model_state(state, base_url) for state in registry.states()]
-    return {"gateway": gateway, "status": status, "models": models}
-
-
-def _model_state(state: ModelState, base_url: str) -> dict[str, Any]:
+def model_state(state: ModelState, base_url: str) -> dict[str, Any]:
+    """Return what the gateway itself knows of a model, for ``/state`` (docs/contracts.md)."""
     model = state.model
     return {
         "namespace": model.namespace,

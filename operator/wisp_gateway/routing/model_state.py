@@ -35,7 +35,9 @@ class ModelState:
         self.arrivals = 0
         self.tokens = 0
         self.last_active_s: float | None = None
+        self.observed_phase: tuple[str, float | None] | None = None  # of a starting pod, and its progress
         self.last_cold_start_s: float | None = None
+        self.last_wake: tuple[float, float] | None = None  # its beginning and its end, by the clock
         self._metrics = metrics
         self._clock = clock
         self._wake_began_s: float | None = None
@@ -59,6 +61,28 @@ class ModelState:
         """The snapshot's state, except that a model with a ready pod is Ready."""
         return (
             "Ready" if self.ready and self.model.state in ("Asleep", "Waking", "Failed") else self.model.state
+        )
+
+    @property
+    def wake_began_s(self) -> float | None:
+        """Time at which a request began the wake that runs, by the clock; None: there is none."""
+        return self._wake_began_s
+
+    @property
+    def activity(self) -> str:
+        """State in words, for those who wait: ``waking weights 62 %``."""
+        state = self.effective_state
+        if state == "Asleep" and self._wake_began_s is not None:
+            state = "Waking"
+        if state != "Waking":
+            return f"{self.model.key}: {state}"
+        phase, progress = self.observed_phase or (self.model.phase, self.model.progress)
+        return " ".join(
+            [
+                "waking",
+                *([phase] if phase else []),
+                *([] if progress is None else [f"{progress:.0%}"[:-1], "%"]),
+            ]
         )
 
     @property
@@ -142,7 +166,8 @@ class ModelState:
     def advance(self) -> None:
         """Dispatch and revalidate the queue after a change."""
         if self.ready and self._wake_began_s is not None:
-            self.last_cold_start_s = self._clock() - self._wake_began_s
+            self.last_wake = (self._wake_began_s, self._clock())
+            self.last_cold_start_s = self.last_wake[1] - self.last_wake[0]
             self._metrics.cold_start.observe(self.last_cold_start_s, self.model.key)
             self._wake_began_s = None
         self.queue.dispatch(self._select_endpoint, self._preferred_endpoint)

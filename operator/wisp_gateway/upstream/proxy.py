@@ -266,5 +266,4 @@ async def _beat(client: Client, state: ModelState) -> None:
             beat_interval_s(state.model.cold_start.heartbeat_s, len(state.queue) + state.running)
         )
         await client.begin_stream(sse.HEADERS)
-        phase = f", {state.model.phase}" if state.model.phase else ""
-        await client.write(sse.comment(f"{state.model.key}: {state.effective_state}{phase}"))
+        await client.write(sse.comment(state.activity))

@@ -20,7 +20,7 @@ from wisp_names.bare_names import BareNames, Claim
 from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.access.tokens import TokenKeys
-from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.demand import DemandAggregator, Report
 from wisp_operator.core.fit.verdict import FitResult
 from wisp_operator.core.naming.grants import grant, leaving_names
 from wisp_operator.core.observation import Failure, Observation
@@ -77,6 +77,7 @@ class Controller:
         self._rechecks: dict[str, Recheck] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, str] = {}
+        self._stopped: dict[str, int] = {}  # arrivals when a model was stopped by hand
         self._exit_log = ExitLog(are_logs_kept=are_logs_kept)
         self._cluster, self._check_fit, self._publish = cluster, fit, publish
         self._settings, self._tokens, self._api_keys = settings, tokens, api_keys
@@ -94,6 +95,16 @@ class Controller:
         """Record a gateway's demand report; ValueError if it is not one."""
         self._demand.record(report, time.time())
         self.wake()
+
+    def stop_pods(self, key: str, arrivals: int) -> bool:
+        """Stop a model's pods until there are more than ``arrivals`` requests; False if it may not be."""
+        model = self._models.get(key)
+        if model is None or not directory.can_stop(model):
+            return False
+        self._stopped[key] = arrivals
+        log.info("%s: stopped by hand; a request wakes it", key)
+        self.wake()
+        return True
 
     async def set_models(self, models: Sequence[InferenceModel]) -> None:
         """Serve exactly these models from now on; check whether every new or changed one fits.
@@ -174,6 +185,8 @@ class Controller:
         self._exit_log.log_new(model.key, self._cluster.pods(model.key))
         observation = history.observe(model, self._cluster.pods(model.key), demand, now)
         observation, decision = self._decide(model, self._exit_log.with_log_path(model.key, observation), now)
+        if self._is_stopped(model.key, demand):
+            decision = autoscale.Decision(0, "Idle")
         self._cluster.apply(model.key, self._deployment(model, decision.replicas))
         pods = self._cluster.pods(model.key)
         observation = history.refresh(observation, pods)
@@ -186,6 +199,12 @@ class Controller:
         return directory.entry(
             model, summary, progress, pods, created=history.created, api_keys=self._api_keys
         )
+
+    def _is_stopped(self, key: str, demand: Report) -> bool:
+        """Return whether a model was stopped by hand, and no request has come since."""
+        if key in self._stopped and (demand.waiting or demand.arrivals > self._stopped[key]):
+            del self._stopped[key]
+        return key in self._stopped
 
     def _claim(self, model: InferenceModel) -> Claim:
         asked = frozenset({model.name, model.served_name})
@@ -253,6 +272,7 @@ class Controller:
         self._cancel_fit_check(key)
         for known in (self._histories, self.statuses, self._path_failures, self._rechecks, self._entries):
             known.pop(key, None)
+        self._stopped.pop(key, None)
 
     def _deployment(self, model: InferenceModel, replicas: int) -> dict[str, Any]:
         digests = self._tokens.digests(model.key)

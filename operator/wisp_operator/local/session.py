@@ -91,7 +91,10 @@ class Session:
             are_logs_kept=options.are_logs_kept,
         )
         self._demand = DemandServer(
-            self.controller.record_demand, self.tokens, lambda: self.controller.publish_failure is None
+            self.controller.record_demand,
+            self.tokens,
+            lambda: self.controller.publish_failure is None,
+            self.controller.stop_pods,
         )
         self._gateway: GatewayProcess | None = None
         self._has_keys = options.api_keys is not None and holds_keys(options.api_keys)

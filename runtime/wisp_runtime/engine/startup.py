@@ -186,7 +186,7 @@ def _others(memory: Memory) -> str:
 
 
 def measured(before: Memory, device: Device) -> dict[str, object]:
-    """Return the memory that a GPU has given, to show beside the ledger.
+    """Return the GPU, and the memory that it has given, to show beside the ledger.
 
     It is the memory allocated since ``before``, and all that the driver counts for this process (None where
     it does not count).
@@ -195,7 +195,10 @@ def measured(before: Memory, device: Device) -> dict[str, object]:
         return {}
     now = device.memory()
     allocated = before.free_bytes - now.free_bytes
-    return {"measured": {"allocatedBytes": allocated, "processBytes": now.process_bytes}}
+    return {
+        "measured": {"allocatedBytes": allocated, "processBytes": now.process_bytes},
+        "gpu": {"name": before.device_name, "memoryBytes": before.total_bytes},
+    }
 
 
 def smoke_test(runner: Runner, limits: Limits) -> None:

@@ -221,6 +221,7 @@ class Service:
             "ledger": info.ledger if info else None,
             "kernels": info.kernels if info else None,
             "load": _load_state(self.engine.load, tokens_per_second),
+            "defaults": self._text.defaults.sampling_defaults() if self._text else None,
             "error": {"reason": failure.reason, "message": failure.message} if failure else None,
         }
 

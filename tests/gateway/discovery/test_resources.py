@@ -67,7 +67,8 @@ def test_a_spec_is_read_as_the_operator_reads_it(spec, fill):
     written = entry(
         theirs, Status(state, conditions=(ready,)), None, [], created=1767323045, api_keys=Path("k")
     )
-    expected = snapshot.parse(json.dumps({"models": [{**written, "apiKeysFile": None}]}))["ns/m"]
+    only_here = {"apiKeysFile": None, "canStop": False}  # a cluster's operator stops no model by hand
+    expected = snapshot.parse(json.dumps({"models": [{**written, **only_here}]}))["ns/m"]
     parsed = resources.read_model(item)
     assert parsed.model == expected
     assert (parsed.secret is not None) == (written["apiKeysFile"] is not None)

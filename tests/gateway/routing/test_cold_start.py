@@ -232,6 +232,6 @@ def test_heartbeats_come_at_their_interval_and_name_the_phase(world):
     with httpx.stream("POST", f"{world.url}/v1/completions", json=body, timeout=60) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         lines = [line for line in answer.iter_lines() if line]
-    assert set(lines[:-1]) == {": default/m: Waking, weights"}
+    assert set(lines[:-1]) == {": waking weights"}
     assert 1 <= len(lines[:-1]) <= 4  # at 0.2, 0.4, 0.6 and 0.8 s
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "wait_expired"

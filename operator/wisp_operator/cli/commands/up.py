@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import click
 from wisp_operator.api import InferenceModel
 from wisp_operator.cli.display.rows import read
 from wisp_operator.core.runtime_client import RuntimeClient
+from wisp_operator.errors import WispError
 from wisp_operator.local import config
 from wisp_operator.local.machine.hardware import LocalFitChecker
 from wisp_operator.local.machine.ports import free_port, require_free
@@ -29,8 +30,13 @@ EXAMPLES = """\b
 Examples:
   wisp up model.yaml
   wisp up chat.yaml code.yaml --port 9000 --device cpu
+  wisp up model.yaml --open                 opens the gateway's page in a browser
   wisp up model.yaml --state-dir ./run      keeps the logs of pods and gateway
 """
+
+
+class NoBrowser(WispError):
+    """``--open`` found no browser."""
 
 
 @click.command("up", epilog=EXAMPLES)
@@ -68,15 +74,17 @@ Examples:
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep logs here; default: a temporary folder, removed at the end.",
 )
+@click.option("--open", "opens_page", is_flag=True, help="Open the gateway's page in a browser.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
 )
-def command(files: Sequence[Path], state_dir: Path | None, **chosen: Any) -> None:
+def command(files: Sequence[Path], state_dir: Path | None, *, opens_page: bool, **chosen: Any) -> None:
     """Serve the models of FILES on this machine.
 
     The same manifests, fit check, gateway, wake and scale to zero as on a cluster; pods are processes.
     Files are read again when they change. Ctrl-C ends everything.
     """
+    open_page = browser_opener() if opens_page else None
     fitting = LocalFitChecker(chosen["device"])
     manifests = ManifestFiles(files)
     options = Options(
@@ -84,18 +92,27 @@ def command(files: Sequence[Path], state_dir: Path | None, **chosen: Any) -> Non
     )
     require_free(options.host, options.port)
     with folder(state_dir, config.temporary_dir()) as home:
-        asyncio.run(_serve(options, manifests, home, fitting))
+        asyncio.run(_serve(options, manifests, home, fitting, open_page))
 
 
-async def _serve(options: Options, manifests: ManifestFiles, home: Path, fitting: LocalFitChecker) -> None:
+async def _serve(
+    options: Options,
+    manifests: ManifestFiles,
+    home: Path,
+    fitting: LocalFitChecker,
+    open_page: Callable[[str], object] | None,
+) -> None:
     session = Session(options, manifests, home, fitting)
     on_terminal = sys.stdout.isatty()
     events = _log_to_table(session) if on_terminal else _log_to_lines(session)
     async with session.running():
+        if open_page is not None:
+            await asyncio.to_thread(open_page, session.url)
         if on_terminal:
             await _show_table(session, events)
         else:
             click.echo(f"{session.url}/v1")
+            click.echo(f"open {session.url} in a browser to see and try the models", err=True)
             await session.stopping.wait()
             logging.getLogger(__name__).info(STOPPING)
 
@@ -119,6 +136,23 @@ async def _show_table(session: Session, events: deque[str]) -> None:
                 await _pause(session.stopping)
     finally:
         await client.close()
+
+
+def browser_opener() -> Callable[[str], object]:
+    """Return what opens a URL in a browser.
+
+    Raises:
+        NoBrowser: this machine has none.
+    """
+    import webbrowser
+
+    try:
+        return webbrowser.get().open
+    except webbrowser.Error as error:
+        raise NoBrowser(
+            "--open: no browser was found here. Leave --open out, and open the address that `wisp up` prints "
+            "where there is one; or name a browser's program in the variable BROWSER."
+        ) from error
 
 
 async def _pause(stopping: asyncio.Event) -> None:

@@ -80,13 +80,14 @@ def _count(number: int, style: str) -> Text:
 
 
 def _next_steps(rows: Sequence[Row], url: str) -> RenderableType:
-    """One line for people, one for programs; both with a model that can answer."""
+    """One line for people, one for programs, both with a model that can answer; and the page."""
     usable = next((row for row in rows if row.state in ("Ready", "Waking", "Asleep")), None)
     if usable is None:
         return Text()
     return Group(
         Text.assemble(("talk  ", "dim"), _chat_command(usable, url)),
         Text.assemble(("call  ", "dim"), curl_command(usable, url)),
+        Text.assemble(("open  ", "dim"), f"{url} in a browser"),
     )
 
 

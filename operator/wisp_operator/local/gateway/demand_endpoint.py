@@ -14,6 +14,7 @@ from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys
 from wisp_operator.local.pod_template import LOOPBACK
 
 PATH = "/demand"
+STOP_PATH = "/stop"
 
 
 class DemandServer:
@@ -23,6 +24,8 @@ class DemandServer:
         receive: callback with each report.
         is_published: reader of whether the gateway's directory has every change; if not, the answer is 507,
             so that the gateway refuses names that it does not know with 503 instead of 404.
+        stop: stopper of a model's pods, by its key and the requests that came before; returns whether it may
+            be stopped.
     """
 
     def __init__(
@@ -30,8 +33,10 @@ class DemandServer:
         receive: Callable[[Mapping[str, Any]], None],
         tokens: TokenKeys,
         is_published: Callable[[], bool] = lambda: True,
+        stop: Callable[[str, int], bool] = lambda *_: False,
     ) -> None:
         self._receive, self._tokens, self._is_published = receive, tokens, is_published
+        self._stop = stop
         self._runner: web.AppRunner | None = None
         self.url = ""
 
@@ -39,6 +44,7 @@ class DemandServer:
         """Listen on a port of the loopback that the system chooses."""
         app = web.Application()
         app.router.add_post(PATH, self._answer)
+        app.router.add_post(STOP_PATH, self._answer_stop)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         await web.TCPSite(self._runner, LOOPBACK, 0).start()
@@ -50,13 +56,26 @@ class DemandServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    async def _answer_stop(self, request: web.Request) -> web.Response:
+        """Stop the pods of the model that the body names."""
+        if not self._is_gateway(request):
+            return _unauthorized()
+        try:
+            document = await request.json()
+            key, arrivals = str(document["model"]), int(document["arrivals"])
+        except (ValueError, RecursionError, KeyError, TypeError, OverflowError):
+            return web.json_response({"error": "expected a model and its arrivals"}, status=400)
+        if not self._stop(key, arrivals):
+            return web.json_response({"error": "no such model, or one that does not go to zero"}, status=404)
+        return web.Response(status=204)
+
+    def _is_gateway(self, request: web.Request) -> bool:
+        gateway, token = request.headers.get(GATEWAY_HEADER, ""), request.headers.get(HEADER, "")
+        return self._tokens.proves_demand(gateway, token)
+
     async def _answer(self, request: web.Request) -> web.Response:
-        if not self._tokens.proves_demand(
-            request.headers.get(GATEWAY_HEADER, ""), request.headers.get(HEADER, "")
-        ):
-            return web.json_response(
-                {"error": "demand is taken from this session's gateway alone"}, status=401
-            )
+        if not self._is_gateway(request):
+            return _unauthorized()
         try:
             self._receive(await request.json())
         except (ValueError, RecursionError) as error:
@@ -64,3 +83,7 @@ class DemandServer:
         if not self._is_published():
             return web.json_response({"error": "the gateway's directory cannot be written"}, status=507)
         return web.Response(status=204)
+
+
+def _unauthorized() -> web.Response:
+    return web.json_response({"error": "demand is taken from this session's gateway alone"}, status=401)

@@ -54,8 +54,16 @@ def entry(
         "routing": spec.routing.policy,
         "targetConcurrency": (spec.autoscaling or Scaling()).target_concurrency,
         "apiKeysFile": str(api_keys) if api_keys and spec.access.api_key_secret_ref else None,
+        "desiredReplicas": status.desired_replicas,
+        "canStop": can_stop(model),
         "endpoints": [_endpoint(pod) for pod in pods if pod.address],
     }
+
+
+def can_stop(model: InferenceModel) -> bool:
+    """Return whether a model's pods may be stopped by hand: it goes to zero anyway."""
+    scaling = model.spec.autoscaling
+    return scaling is not None and not scaling.min and not model.spec.suspend
 
 
 def _endpoint(pod: Pod) -> dict[str, Any]:

@@ -41,8 +41,12 @@ class AnswerDefaults:
         """
         return {
             "eos_token_ids": sorted({*eos_token_ids, *self.end_tokens}),
-            "sampling_defaults": {name: getattr(self.sampling, name) for name in FIELDS},
+            "sampling_defaults": self.sampling_defaults(),
         }
+
+    def sampling_defaults(self) -> dict[str, float]:
+        """Return the sampling parameters of a request that names none."""
+        return {name: getattr(self.sampling, name) for name in FIELDS}
 
     def describe(self) -> str:
         """Return the parameters that differ from the API's, for the log; an empty text if none does."""

@@ -1,0 +1,102 @@
+"""HTTP of the feed: ``/state``, its stream and history, wake and stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+
+from wisp_gateway.errors import Headers, ModelNotFound
+from wisp_gateway.inbound import sse
+from wisp_gateway.inbound.client import Client
+from wisp_gateway.inbound.cross_origin import AllowedOrigins
+from wisp_gateway.reporting.feed.control import Control, check_origin
+from wisp_gateway.reporting.feed.feed import Feed
+from wisp_gateway.reporting.feed.pages import Page, View, event
+from wisp_gateway.routing.registry import ModelRegistry
+
+COMMENT_S = 15.0
+_JSON: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+
+Look = Callable[[], View]
+"""Return what a client may see; raises Unauthorized if nothing (any more)."""
+
+
+class FeedEndpoints:
+    """Answers pages."""
+
+    def __init__(
+        self, registry: ModelRegistry, feed: Feed, control: Control, origins: AllowedOrigins
+    ) -> None:
+        self._registry = registry
+        self._feed = feed
+        self._control = control
+        self._origins = origins
+
+    async def serve(self, client: Client, part: str, key: str | None, look: Look) -> None:
+        """Answer one request.
+
+        Args:
+            part: ``""``, ``stream``, ``history``, ``wake`` or ``stop``.
+            key: model that ``wake`` and ``stop`` mean.
+
+        Raises:
+            GatewayError: it is refused.
+        """
+        match part:
+            case "stream":
+                await self._stream(client, look)
+            case "history":
+                await _reply(client, 200, self._feed.history(look()))
+            case "wake" | "stop":
+                await self._change(client, part, key or "", look())
+            case _:
+                await _reply(client, 200, self._feed.state(look()))
+
+    async def _stream(self, client: Client, look: Look) -> None:
+        page = self._feed.open(look())
+        try:
+            await client.begin_stream(sse.HEADERS)
+            await client.write(event("state", self._feed.state(page.view)))
+            await _follow(client, page, look)
+            await client.end_stream()
+        finally:
+            self._feed.remove(page)
+
+    async def _change(self, client: Client, part: str, key: str, view: View) -> None:
+        origin, host = client.header(b"origin"), client.header(b"host")
+        check_origin(origin, host, is_allowed=len(self._origins.headers(origin)) > 1)
+        state = next((state for state in self._registry.states() if state.model.key == key), None)
+        if state is None or (view is not None and key not in view):
+            raise ModelNotFound(
+                f"Model {key[:200]!r} does not exist, or not for this key. GET /state lists them."
+            )
+        if part == "stop":
+            await self._control.stop(state)
+        elif state.ready:
+            await _reply(client, 200, {"state": state.effective_state})
+            return
+        else:
+            await self._control.wake(state)
+        await _reply(client, 202, {"state": state.effective_state})
+
+
+async def _follow(client: Client, page: Page, look: Look) -> None:
+    """Pass on a page's events, and a comment where there are none; check its key as often."""
+    checked_s = time.monotonic()
+    while True:
+        try:
+            async with asyncio.timeout(COMMENT_S):
+                events = await page.next()
+        except TimeoutError:
+            events = sse.comment("")
+        if events is None:
+            return
+        if time.monotonic() - checked_s >= COMMENT_S:
+            page.view, checked_s = look(), time.monotonic()
+        await client.write(events)
+
+
+async def _reply(client: Client, status: int, document: object) -> None:
+    await client.reply(status, json.dumps(document, ensure_ascii=False).encode(), _JSON)

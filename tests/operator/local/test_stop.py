@@ -1,0 +1,99 @@
+"""Stopping a model of ``wisp up`` by hand: its pods end, and the next request wakes it."""
+
+import asyncio
+
+import pytest
+
+from wisp_operator import api
+from wisp_operator.core.access.tokens import TokenKeys
+from wisp_operator.core.fit.verdict import FitReport, FitResult
+from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.local.controller import Controller
+from wisp_operator.local.gateway.directory import can_stop
+
+
+class Replicas:
+    """A cluster without pods that records how many each model should have."""
+
+    def __init__(self):
+        self.wanted = {}
+
+    def pods(self, key):
+        return []
+
+    def apply(self, key, deployment):
+        self.wanted[key] = deployment["spec"]["replicas"]
+
+    def delete(self, key):
+        del self.wanted[key]
+
+
+async def not_asked(_):
+    return FitResult(FitReport("Unknown", "not asked"))
+
+
+def model(**spec):
+    metadata = {"name": "m"}
+    body = {"model": {"uri": "hf://org/name"}, "gpu": {"count": 0}, **spec}
+    return api.parse({"apiVersion": api.API_VERSION, "kind": api.KIND, "metadata": metadata, "spec": body})
+
+
+def demand(arrivals, *, waiting=0, running=0):
+    entry = {"waiting": waiting, "running": running, "arrivals": arrivals, "idleSeconds": 0.0}
+    return {"gateway": "gw", "models": {"default/m": entry}}
+
+
+@pytest.mark.parametrize(
+    ("later", "replicas"),
+    [
+        (demand(5, running=1), 0),  # what runs finishes while the pods drain
+        (demand(5), 0),
+        (demand(6, running=1), 1),  # a request came
+        (demand(5, waiting=1), 1),  # one that was sent again after its pod ended
+    ],
+)
+def test_a_stopped_model_stays_at_zero_until_a_request_comes(later, replicas):
+    async def run():
+        cluster = Replicas()
+        loop = Controller(
+            cluster, fit=not_asked, publish=lambda _: None, settings=BuildSettings(), tokens=TokenKeys(None)
+        )
+        await loop.set_models([model()])
+        loop.record_demand(demand(5, running=1))
+        loop.reconcile_now()
+        assert cluster.wanted == {"default/m": 1}
+        assert loop.stop_pods("default/m", 5)
+        loop.reconcile_now()
+        assert cluster.wanted == {"default/m": 0}
+        loop.record_demand(later)
+        loop.reconcile_now()
+        return cluster.wanted["default/m"]
+
+    assert asyncio.run(run()) == replicas
+
+
+@pytest.mark.parametrize(
+    ("spec", "expect"),
+    [
+        ({}, True),
+        ({"scaling": {"min": 1}}, False),  # it would come back at once
+        ({"replicas": 1}, False),
+        ({"suspend": True}, False),
+    ],
+)
+def test_only_a_model_that_goes_to_zero_may_be_stopped(spec, expect):
+    assert can_stop(model(**spec)) is expect
+
+
+def test_a_model_that_is_not_there_is_not_stopped():
+    async def run():
+        loop = Controller(
+            Replicas(),
+            fit=not_asked,
+            publish=lambda _: None,
+            settings=BuildSettings(),
+            tokens=TokenKeys(None),
+        )
+        return loop.stop_pods("default/other", 0)
+
+    assert not asyncio.run(run())
