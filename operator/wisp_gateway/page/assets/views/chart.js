@@ -106,12 +106,19 @@ function optionsOf(element, series, { format, top, steps, onIndex }) {
         label,
         stroke: colour(`--hue-${hue}`),
         width: 1.5,
-        points: { show: false },
+        points: { show: true, size: 4, filter: lonePoints },
         spanGaps: false,
       })),
     ],
     hooks: { setCursor: [({ cursor }) => onIndex(cursor.idx ?? null)] },
   };
+}
+
+/** Indices of values without a neighbour, which a line does not show. */
+function lonePoints({ data }, line) {
+  const values = data[line];
+  const isKnown = (index) => values[index] !== null && values[index] !== undefined;
+  return [...values.keys()].filter((index) => isKnown(index) && !isKnown(index - 1) && !isKnown(index + 1));
 }
 
 const roofOf = (max) => (max > 0 ? max * 1.1 : 1);

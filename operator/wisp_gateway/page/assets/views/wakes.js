@@ -17,7 +17,8 @@ export default function WakesView() {
   const longest = Math.max(...wakes.map(secondsOf), 0.001);
   return html`<div class="view-head">
       <h1>Wakes</h1>
-      <p class="muted">The last ${wakes.length}, newest first: from the first request to the first token</p>
+      <p class="muted">${wakes.length === 1 ? "One" : `The last ${wakes.length}, newest first`}: from the first request to the first
+      token</p>
     </div>
     <${Legend} wakes=${wakes} />
     <ol class="wakes">
