@@ -94,11 +94,13 @@ class Histogram(Family):
         self._bounds_s = (*bounds_s, math.inf)
         self._series: dict[tuple[str, ...], list[int]] = {}
 
+    def begin(self, *values: str) -> list[int]:
+        """Return these label values' counts; new ones are 0, so that rates see the first observation."""
+        return self._series.setdefault(values, [0] * len(self._bounds_s))
+
     def observe(self, seconds: float, *values: str) -> None:
         """Count one observation."""
-        series = self._series.get(values)
-        if series is None:
-            series = self._series[values] = [0] * len(self._bounds_s)
+        series = self._series.get(values) or self.begin(*values)
         series[bisect_left(self._bounds_s, seconds)] += 1
         self.add(seconds, *values)
 

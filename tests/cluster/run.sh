@@ -14,6 +14,7 @@ run_tests() { "$@" "$here/../../.venv/bin/python" -m pytest -m cluster -p no:cac
 
 own_node() {
   "$here/node/build.sh" >/dev/null
+  "$here/prometheus/build.sh" >/dev/null  # the node has no way out
   [ -n "${KEEP:-}" ] && [ -S $RUN/containerd.sock ] || "$here/node/up.sh"
   [ -n "${KEEP:-}" ] || trap '"$here/node/down.sh"' EXIT
   "$here/images.sh"
@@ -32,6 +33,7 @@ given_cluster() {
     *) [ -n "${IMPORT:-}" ] && "$here/images.sh" || [ -n "${WISP_VALUES:-}" ] ||
       fail "say in WISP_VALUES=FILE.yaml where this cluster finds the images, or in IMPORT how it takes an archive" ;;
   esac
+  "$here/prometheus/build.sh" >/dev/null
   run_tests
 }
 

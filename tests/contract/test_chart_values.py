@@ -8,7 +8,7 @@ import yaml
 from rendered_chart import CHART, helm, needs_helm, rendered
 
 MAX_VALUES = 80
-COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "tokens", "wisp")
+COMPONENTS = ("operator", "gateway", "crd", "nodecache", "dashboard", "alerts", "tokens", "wisp")
 
 
 def leaves(schema, path=()):

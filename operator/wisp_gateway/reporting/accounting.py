@@ -45,6 +45,8 @@ def scrape(metrics: Metrics, registry: ModelRegistry, *, is_synced: bool) -> byt
         metrics.tokens.set(state.tokens, model)
         metrics.retries.add(0, model)
         metrics.wakes.add(0, model)
+        for histogram in (metrics.cold_start, metrics.hold, metrics.first_token, metrics.request):
+            histogram.begin(model)
         metrics.pods.set(state.ready, model)
         metrics.state.set(1, model, state.effective_state)
     metrics.has_snapshot.set(int(is_synced))
