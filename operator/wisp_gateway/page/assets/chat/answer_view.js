@@ -23,7 +23,7 @@ export function Answer({ answer, session, model, index, column, isLast, isAlone,
       ${answer.state === "waiting" && generation && html`<${Wake} generation=${generation} model=${model} name=${answer.model} />`}
       ${answer.reasoning && html`<${Thinking} answer=${answer} isLive=${isLive} />`}
       ${answer.content && html`<${Text} answer=${answer} isLive=${isLive} isNear=${isNear} />`}
-      ${answer.calls.length > 0 && html`<${ToolCalls} answer=${answer} session=${session} isOpen=${isLast && isAlone && !isLive} />`}
+      ${answer.calls.length > 0 && html`<${ToolCalls} answer=${answer} index=${index} session=${session} isOpen=${isLast && isAlone && !isLive} />`}
       <${Ending} answer=${answer} />
     </div>
     ${!isLive && html`<${Foot} answer=${answer} session=${session} index=${index} column=${column} isLast=${isLast} />`}

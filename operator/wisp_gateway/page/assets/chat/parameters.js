@@ -1,6 +1,6 @@
 // System prompt and parameters of a conversation; an empty field leaves the model's own default.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { NUMBERS } from "../conversation/messages.js";
+import { NUMBERS } from "../conversation/conversation.js";
 
 const EFFORTS = [
   ["", "Model’s default"],
@@ -66,7 +66,8 @@ export function Parameters({ session, defaults, onClose }) {
 
 function NumberField({ number, value, given, onChange }) {
   const { name, label, min, max, step, fallback } = number;
-  const standard = given ?? fallback;
+  const isGiven = given !== null && given !== undefined && !(name === "top_k" && given <= 0); // 0 is off
+  const standard = isGiven ? given : fallback;
   const onInput = (event) => event.target.validity.valid && onChange(event.target.value);
   return html`<label class="chat-field"
     >${label}
@@ -78,7 +79,7 @@ function NumberField({ number, value, given, onChange }) {
       step=${Number.isInteger(step) ? step : "any"}
       value=${value ?? ""}
       placeholder=${standard}
-      title=${`Left empty: ${standard}${given === undefined ? "" : ", from the model"}`}
+      title=${`Left empty: ${standard}${isGiven ? ", from the model" : ""}`}
       onInput=${onInput}
     />
   </label>`;

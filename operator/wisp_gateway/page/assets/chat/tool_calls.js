@@ -1,7 +1,7 @@
 // Tool calls as blocks; while they are open, their results can be typed and sent back.
 import { html, useState } from "../vendor/preact.js";
 
-export function ToolCalls({ answer, session, isOpen }) {
+export function ToolCalls({ answer, index, session, isOpen }) {
   const [results, setResults] = useState({});
   const canSend = answer.calls.every((call) => results[call.id]);
   const send = (event) => {
@@ -13,8 +13,8 @@ export function ToolCalls({ answer, session, isOpen }) {
   };
   return html`<form class="chat-calls" onSubmit=${send}>
     ${answer.calls.map(
-      (call, index) =>
-        html`<div role="group" class="chat-call" key=${index} aria-label=${`Call of ${call.name}`}>
+      (call, number) =>
+        html`<section class="chat-call" key=${number} aria-label=${labelOf(answer, index, number)}>
           <p class="chat-call-head">calls <code>${call.name}</code></p>
           <pre tabindex="0"><code>${indented(call.arguments)}</code></pre>
           ${
@@ -28,10 +28,16 @@ export function ToolCalls({ answer, session, isOpen }) {
               ></textarea>
             </label>`
           }
-        </div>`,
+        </section>`,
     )}
     ${isOpen && html`<button type="submit" class="chat-small is-primary" disabled=${!canSend}>Send results</button>`}
   </form>`;
+}
+
+/** Name of a call that no other of the conversation has: it is a landmark. */
+function labelOf({ calls, model }, index, number) {
+  const place = calls.length > 1 ? `turn ${index + 1}, call ${number + 1}` : `turn ${index + 1}`;
+  return `Call of ${calls[number].name} by ${model}, ${place}`;
 }
 
 /** Arguments as indented JSON, or as they are while they are still being written. */

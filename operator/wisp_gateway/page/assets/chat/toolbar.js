@@ -2,7 +2,7 @@
 import { access } from "../api.js";
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { copyText } from "../markdown/clipboard.js";
-import { parametersOf } from "../conversation/messages.js";
+import { parametersOf } from "../conversation/conversation.js";
 import { download, fileNameOf, jsonOf, markdownOf } from "../conversation/export.js";
 import { Icon } from "./icons.js";
 import { ModelSelect } from "./models.js";

@@ -1,16 +1,20 @@
 // The place of an answer before its first token: the model's wake with its phases, or the wait in its queue.
 import { html, useEffect } from "../vendor/preact.js";
+import { phaseOf } from "../views/phases.js";
 import { useChanges, useSeconds } from "./hooks.js";
 
 const HEARTBEAT = /^(.*?)\s*(\d+)\s*%$/;
 
-/** Phases of the model's start that runs: `{name, progress (0 to 1 or null), seconds}`, the last one running. */
+/** Phases of the model's start so far, `{name, progress (0 to 1 or null), seconds}`, and the one that runs. */
 export function phasesOf(model, heartbeat) {
-  if (model?.startPhases?.length) return model.startPhases;
-  if (model?.phase) return [{ name: model.phase, progress: model.progress ?? null, seconds: null }];
-  if (!heartbeat) return [];
-  const [, name, percent] = HEARTBEAT.exec(heartbeat) ?? [null, heartbeat, null];
-  return [{ name, progress: percent === null ? null : Number(percent) / 100, seconds: null }];
+  const phases = model?.startPhases ?? [];
+  const [, beaten, percent] = HEARTBEAT.exec(heartbeat) ?? [null, heartbeat, null];
+  const name = model?.phase || phases.at(-1)?.name || beaten;
+  if (!name) return { phases, current: null };
+  const known = phases.find((phase) => phase.name === name);
+  const beat = percent === null || beaten !== name ? null : Number(percent) / 100;
+  const current = { name, seconds: null, ...known, progress: known?.progress ?? model?.progress ?? beat };
+  return { phases: [...phases.filter((phase) => phase.name !== name), current], current };
 }
 
 export function Wake({ generation, model, name }) {
@@ -21,8 +25,7 @@ export function Wake({ generation, model, name }) {
     if (!isAwake) generation.answer.hasWoken = true;
   }, [isAwake]);
   if (isAwake) return html`<${Waiting} seconds=${seconds} waiting=${model.waiting ?? 0} />`;
-  const phases = phasesOf(model, generation.wake);
-  const current = phases.at(-1);
+  const { phases, current } = phasesOf(model, generation.wake);
   return html`<div class="chat-wake">
     <p class="chat-wake-head">
       <strong>${model?.state === "Failed" ? `${name} failed to start` : `Waking ${name}`}</strong>
@@ -43,7 +46,9 @@ function Phase({ phase, isCurrent }) {
     : phase.seconds
       ? `${phase.seconds.toFixed(1)} s`
       : "";
-  return html`<li class=${isCurrent ? "is-current" : ""}>${phase.name} <span>${detail}</span></li>`;
+  return html`<li class=${isCurrent ? "is-current" : ""}>
+    ${isCurrent ? phaseOf(phase.name).doing : phaseOf(phase.name).label} <span>${detail}</span>
+  </li>`;
 }
 
 function hintOf(model, current) {

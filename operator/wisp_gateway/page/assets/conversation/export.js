@@ -1,5 +1,5 @@
 // Conversations as files: JSON (complete) and Markdown (to read).
-import { titleOf } from "./messages.js";
+import { titleOf } from "./conversation.js";
 
 export function jsonOf(conversation) {
   return `${JSON.stringify(conversation, null, 2)}\n`;

@@ -1,7 +1,7 @@
 // The open conversation, the answers that run, and what the user does to them; views show it.
 import { isRunning, newAnswer } from "./answer.js";
 import { Generation } from "./generation.js";
-import { MAX_TITLE, bodyOf, newConversation, newTurn, titleOf } from "./messages.js";
+import { MAX_TITLE, bodyOf, newConversation, newTurn, titleOf } from "./conversation.js";
 
 const SAVE_EVERY_MS = 2000;
 const SAVE_SETTINGS_AFTER_MS = 500;

@@ -1,5 +1,5 @@
 // A conversation's request as commands to paste: curl, and Python with the official client.
-import { bodyOf } from "./messages.js";
+import { bodyOf } from "./conversation.js";
 
 /** Fields that the official client does not name: they go into `extra_body`. */
 const EXTENSIONS = new Set(["top_k", "min_p", "repetition_penalty"]);

@@ -1,5 +1,5 @@
 // Conversations in this browser alone (IndexedDB), at most so many; in memory where the browser keeps none.
-import { afterReload, isMatch, summaryOf } from "./messages.js";
+import { afterReload, isMatch, summaryOf } from "./conversation.js";
 
 export const MAX_CONVERSATIONS = 300;
 const DATABASE = "wisp-chat";
