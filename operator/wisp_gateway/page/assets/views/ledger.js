@@ -13,11 +13,12 @@ const LABELS = {
   free: "Free",
 };
 
-export function Ledger({ rows, gpu }) {
+/** `isHeld`: whether the model holds it now; otherwise it is what it held when it last ran. */
+export function Ledger({ rows, gpu, isHeld }) {
   const shown = rows.filter(({ bytes }) => bytes > 0);
   const total = shown.reduce((sum, { bytes }) => sum + bytes, 0);
   if (!total) return null;
-  const label = gpu ? "GPU memory" : "Memory";
+  const label = `${gpu ? "GPU memory" : "Memory"}${isHeld ? "" : " when it last ran"}`;
   return html`<figure class="ledger">
     <figcaption><h3>${label}</h3><span class="number muted">${formatBytes(gpu?.memoryBytes ?? total)}</span></figcaption>
     <div class="stack" aria-hidden="true">

@@ -27,11 +27,13 @@ export function ModelCard({ model }) {
     </header>
     <${Situation} model=${model} />
     <${Facts} model=${model} />
-    ${model.ledger?.length > 0 && html`<${Ledger} rows=${model.ledger} gpu=${model.gpu} />`}
+    ${model.ledger?.length > 0 && html`<${Ledger} rows=${model.ledger} gpu=${model.gpu} isHeld=${isUp(model)} />`}
     <${Actions} model=${model} />
     <${Snippets} model=${model} />
   </article>`;
 }
+
+const isUp = ({ state }) => state === "Ready" || state === "Waking";
 
 function namesOf({ namespace, name, servedName }) {
   return servedName && servedName !== name ? `${namespace} · answers as ${servedName}` : namespace;
@@ -48,7 +50,7 @@ function Situation({ model }) {
       return html`<p class="situation">Suspended: requests don't wake it. Set <code>spec.suspend: false</code>.</p>`;
     case "Asleep":
       return html`<p class="situation">
-        Asleep: it holds no GPU. The next request wakes it${model.lastColdStartSeconds > 0
+        Asleep: it holds no GPU and no memory. The next request wakes it${model.lastColdStartSeconds > 0
           ? html`; last time that took <span class="number">${formatSeconds(model.lastColdStartSeconds)}</span>`
           : ""}.
       </p>`;
@@ -94,12 +96,11 @@ function idleText({ idleSeconds, receivedMs }) {
 
 function Facts({ model }) {
   const { ready = 0, desired = 0 } = model.replicas ?? {};
-  const isUp = model.state === "Ready" || model.state === "Waking";
   const facts = [
     ["Runs on", hardwareOf(model)],
     ["Context", model.context ? `${formatCount(model.context)} tokens` : NONE],
     ["Replicas", desired > 0 ? `${ready} of ${desired} ready` : NONE],
-    ["Queue", isUp || model.waiting > 0 ? queueOf(model) : NONE],
+    ["Queue", isUp(model) || model.waiting > 0 ? queueOf(model) : NONE],
   ].filter(([, value]) => value !== NONE);
   if (facts.length === 0) return null;
   return html`<dl class="facts">
@@ -132,7 +133,7 @@ function Actions({ model }) {
     }
   };
   const canWake = model.state === "Asleep";
-  const canStop = model.canStop && (model.state === "Ready" || model.state === "Waking");
+  const canStop = model.canStop && isUp(model);
   const isUsable = model.state !== "Failed" && model.state !== "Suspended";
   return html`<div class="actions">
     ${canWake &&
