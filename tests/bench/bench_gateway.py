@@ -31,6 +31,7 @@ TOKEN = (
     b'data: {"id":"chatcmpl-bench","object":"chat.completion.chunk","created":1790000000,"model":"bench",'
     b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n'
 )
+KEY = "sk-bench"  # its limits, the access log and request ids are all on
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
@@ -152,7 +153,8 @@ async def client_main(port: int, streams: int, tokens: int) -> None:
             "messages": [{"role": "user", "content": "hello"}],
         }
     ).encode()
-    lines = ["POST /v1/chat/completions HTTP/1.1", "host: bench", f"content-length: {len(body)}", "", ""]
+    head = ["POST /v1/chat/completions HTTP/1.1", "host: bench", f"authorization: Bearer {KEY}"]
+    lines = [*head, f"content-length: {len(body)}", "", ""]
     request = "\r\n".join(lines).encode() + body
     protocols = []
     for _ in range(streams):
@@ -181,7 +183,17 @@ def spawn_gateway(folder: Path, pod_port: int, streams: int) -> tuple[subprocess
     endpoint = {"id": "paced", "address": f"127.0.0.1:{pod_port}", "ready": True, "draining": False}
     model = {"namespace": "bench", "name": "bench", "state": "Ready", "targetConcurrency": streams}
     directory.write_text(json.dumps({"models": [{**model, "endpoints": [endpoint]}]}))
+    keys = folder / "keys"
+    keys.write_text(f"bench:{KEY} rpm=1000000 tpm=1000000000 concurrent=100000 body=1MiB\n")
     command = [sys.executable, "-m", "wisp_gateway", "--port", "0", "--directory", str(directory)]
+    command += [
+        "--api-keys",
+        str(keys),
+        "--limits-state",
+        str(folder / "limits.json"),
+        "--log-format",
+        "json",
+    ]
     log = folder / "gateway.log"
     gateway = subprocess.Popen(command, stderr=log.open("w"))
     deadline = time.monotonic() + 10
