@@ -256,16 +256,16 @@ def machine() -> str:
     return f"{cpu}, {os.cpu_count()} CPUs, Linux {platform.release()}, load {os.getloadavg()[0]:.1f} before"
 
 
-def write_record(rows: list[dict], where: str, path: Path) -> None:
+def write_record(rows: list[dict], where: str, path: Path, *, name: str, command: str) -> None:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
     )
     record = {
-        "name": "gateway",
+        "name": name,
         "commit": commit.stdout.strip(),
         "machine": where,
         "python": platform.python_version(),
-        "command": shown_command(["python", "tests/bench/bench_gateway.py", *sys.argv[1:]]),
+        "command": command,
         "rows": rows,
     }
     path.parent.mkdir(exist_ok=True)
@@ -323,7 +323,8 @@ def main(
         where = machine()
         rows = run(streams, rate, seconds)
         print_table(rows)
-        write_record(rows, where, record)
+        command = shown_command(["python", "tests/bench/bench_gateway.py", *sys.argv[1:]])
+        write_record(rows, where, record, name="gateway", command=command)
 
 
 if __name__ == "__main__":

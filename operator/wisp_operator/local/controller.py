@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 FIT_WAIT_S = 3.0  # a slower hub's report is used when it comes
 ASKED_S = 2.0  # time since its last request for which a model counts as asked for
+REPORTED_S = 3.0  # by then a gateway has reported again
 
 CheckFit = Callable[[InferenceModel], Awaitable[FitResult]]
 Publish = Callable[[Sequence[dict[str, Any]]], None]
@@ -77,7 +78,7 @@ class Controller:
         self._rechecks: dict[str, Recheck] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, str] = {}
-        self._stopped: dict[str, int] = {}  # arrivals when a model was stopped by hand
+        self._stopped: dict[str, tuple[int, float]] = {}  # arrivals and time of a stop by hand
         self._exit_log = ExitLog(are_logs_kept=are_logs_kept)
         self._cluster, self._check_fit, self._publish = cluster, fit, publish
         self._settings, self._tokens, self._api_keys = settings, tokens, api_keys
@@ -101,7 +102,7 @@ class Controller:
         model = self._models.get(key)
         if model is None or not directory.can_stop(model):
             return False
-        self._stopped[key] = arrivals
+        self._stopped[key] = (arrivals, time.time())
         log.info("%s: stopped by hand; a request wakes it", key)
         self.wake()
         return True
@@ -185,7 +186,7 @@ class Controller:
         self._exit_log.log_new(model.key, self._cluster.pods(model.key))
         observation = history.observe(model, self._cluster.pods(model.key), demand, now)
         observation, decision = self._decide(model, self._exit_log.with_log_path(model.key, observation), now)
-        if self._is_stopped(model.key, demand):
+        if self._is_stopped(model.key, demand, now):
             decision = autoscale.Decision(0, "Idle")
         self._cluster.apply(model.key, self._deployment(model, decision.replicas))
         pods = self._cluster.pods(model.key)
@@ -200,10 +201,12 @@ class Controller:
             model, summary, progress, pods, created=history.created, api_keys=self._api_keys
         )
 
-    def _is_stopped(self, key: str, demand: Report) -> bool:
-        """Return whether a model was stopped by hand, and no request has come since."""
-        if key in self._stopped and (demand.waiting or demand.arrivals > self._stopped[key]):
-            del self._stopped[key]
+    def _is_stopped(self, key: str, demand: Report, now: float) -> bool:
+        """Return whether a model was stopped by hand, and no request has come, or waits again, since."""
+        arrivals, stopped_at = self._stopped.get(key, (0, now))
+        waits_again = demand.waiting > 0 and now - stopped_at >= REPORTED_S
+        if waits_again or demand.arrivals > arrivals:
+            self._stopped.pop(key, None)
         return key in self._stopped
 
     def _claim(self, model: InferenceModel) -> Claim:

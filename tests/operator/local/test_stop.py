@@ -8,6 +8,7 @@ from wisp_operator import api
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.fit.verdict import FitReport, FitResult
 from wisp_operator.desired.settings import BuildSettings
+from wisp_operator.local import controller
 from wisp_operator.local.controller import Controller
 from wisp_operator.local.gateway.directory import can_stop
 
@@ -49,7 +50,7 @@ def demand(arrivals, *, waiting=0, running=0):
         (demand(5, running=1), 0),  # what runs finishes while the pods drain
         (demand(5), 0),
         (demand(6, running=1), 1),  # a request came
-        (demand(5, waiting=1), 1),  # one that was sent again after its pod ended
+        (demand(5, waiting=1), 0),  # reported before the stop
     ],
 )
 def test_a_stopped_model_stays_at_zero_until_a_request_comes(later, replicas):
@@ -97,3 +98,18 @@ def test_a_model_that_is_not_there_is_not_stopped():
         return loop.stop_pods("default/other", 0)
 
     assert not asyncio.run(run())
+
+
+def test_a_request_whose_pod_was_stopped_under_it_wakes_the_model_again(monkeypatch):
+    async def run():
+        cluster = Replicas()
+        settings, tokens = BuildSettings(), TokenKeys(None)
+        loop = Controller(cluster, fit=not_asked, publish=lambda _: None, settings=settings, tokens=tokens)
+        await loop.set_models([model()])
+        loop.stop_pods("default/m", 5)
+        monkeypatch.setattr(controller, "REPORTED_S", 0.0)  # the report is newer than the stop
+        loop.record_demand(demand(5, waiting=1))
+        loop.reconcile_now()
+        return cluster.wanted["default/m"]
+
+    assert asyncio.run(run()) == 1

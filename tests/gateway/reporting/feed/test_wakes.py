@@ -1,0 +1,141 @@
+"""Record of wakes: how each is seen to begin and to end, with the clock of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from wisp_gateway.discovery.snapshot import Endpoint, Model
+from wisp_gateway.errors import GatewayError
+from wisp_gateway.metrics import Metrics
+from wisp_gateway.reporting.feed.pod_reader import PodReader
+from wisp_gateway.reporting.feed.wakes import MAX_WAKES, WakeLog
+from wisp_gateway.routing.model_state import ModelState
+from wisp_gateway.routing.request_queue import QueuedRequest
+
+UNIX = 1_000_000.0
+POD = {
+    "phases": [
+        {"name": "import", "seconds": 1.0, "state": "done"},
+        {"name": "weights", "seconds": 2.0, "state": "done"},
+    ],
+    "ledger": {"weightsBytes": 1},
+}
+
+
+class Wakes:
+    """One model, its log of wakes, and their clock."""
+
+    def __init__(self, status="Asleep"):
+        self.now_s = 100.0
+        self.model = Model("default", "m", "m", status)
+        self.state = ModelState(self.model, Metrics(), lambda: self.now_s)
+        self.log = WakeLog(PodReader(self.fetch, lambda: self.now_s))
+
+    async def fetch(self, key, address):
+        return json.dumps(POD).encode()
+
+    def ask(self):
+        """Let a request wait."""
+        self.state.admit(QueuedRequest(None, self.now_s, self.now_s + 300, lambda _: None))
+
+    def become(self, status, *, ready=False, reason=""):
+        endpoints = (Endpoint("m-1", "127.0.0.1:1", ready=ready, draining=False),) if ready else ()
+        self.state.replace(replace(self.model, state=status, endpoints=endpoints, reason=reason))
+
+    async def look(self, after_s=0.0):
+        """Observe after a time; return the rows."""
+        self.now_s += after_s
+        self.log.observe([self.state], self.now_s, UNIX + self.now_s)
+        for _ in range(4):
+            await asyncio.sleep(0)
+        return self.log.rows()
+
+
+def test_a_wake_runs_from_its_first_request_to_the_ready_pod_with_the_pods_phases():
+    async def run():
+        wakes = Wakes()
+        assert await wakes.look() == []
+        wakes.ask()
+        (row,) = await wakes.look(after_s=1.0)
+        assert (row["outcome"], row["seconds"], row["began"]) == ("running", 1.0, UNIX + 100.0)
+        assert row["phases"] == [{"name": "schedule", "seconds": 1.0}]
+        wakes.now_s += 3.5
+        wakes.become("Ready", ready=True)
+        await wakes.look(after_s=0.5)
+        return await wakes.look(after_s=1.0)
+
+    (row,) = asyncio.run(run())
+    assert (row["outcome"], row["seconds"]) == ("ready", 4.5)  # not to the look, but to the pod
+    assert row["phases"] == [
+        {"name": "schedule", "seconds": 1.5},
+        {"name": "import", "seconds": 1.0},
+        {"name": "weights", "seconds": 2.0},
+    ]
+
+
+def test_a_wake_that_is_over_before_the_next_look_is_recorded_once():
+    async def run():
+        wakes = Wakes()
+        await wakes.look()
+        wakes.ask()
+        wakes.now_s += 0.25
+        wakes.become("Ready", ready=True)
+        return [await wakes.look(after_s=0.5) for _ in range(4)][-1]
+
+    (row,) = asyncio.run(run())
+    assert (row["outcome"], row["seconds"], row["began"]) == ("ready", 0.25, UNIX + 100.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "outcome"),
+    [("Failed", "DoesNotFit", ("failed", "DoesNotFit")), ("Asleep", "", ("abandoned", ""))],
+)
+def test_a_wake_that_brings_no_pod_says_how_it_ended(status, reason, outcome):
+    async def run():
+        wakes = Wakes("Waking")
+        await wakes.look()
+        wakes.become(status, reason=reason)
+        return [await wakes.look(after_s=1.0) for _ in range(3)][-1]
+
+    (row,) = asyncio.run(run())
+    assert (row["outcome"], row["reason"]) == outcome
+    assert row["seconds"] == 1.0
+
+
+def test_a_wake_after_one_that_failed_is_another():
+    async def run():
+        wakes = Wakes()
+        await wakes.look()
+        wakes.ask()
+        await wakes.look(after_s=1.0)
+        wakes.become("Failed", reason="CrashBackOff")
+        await wakes.look(after_s=1.0)
+        wakes.become("Waking")
+        return await wakes.look(after_s=5.0)
+
+    first, second = asyncio.run(run())
+    assert (first["outcome"], second["outcome"]) == ("failed", "running")
+    assert second["began"] > first["began"]
+
+
+def test_the_last_wakes_are_kept_and_those_of_deleted_models_end():
+    async def run():
+        wakes = Wakes("Waking")
+        for _ in range(MAX_WAKES + 5):
+            wakes.become("Waking")
+            await wakes.look(after_s=1.0)
+            wakes.become("Asleep")
+            await wakes.look(after_s=1.0)
+        assert len(wakes.log.rows()) == MAX_WAKES
+        wakes.become("Waking")
+        await wakes.look(after_s=1.0)
+        wakes.state.close(GatewayError("gone"))
+        wakes.log.observe([], wakes.now_s, UNIX)
+        return wakes.log
+
+    log = asyncio.run(run())
+    assert not log.is_any_running
