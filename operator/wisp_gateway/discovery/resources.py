@@ -75,6 +75,8 @@ def read_model(item: Json) -> ModelObject | None:
         target_concurrency=reader.child("scaling").integer("targetConcurrency", 16, minimum=1),
         names=JsonReader(status, "status").texts("names"),
         refused_names=JsonReader(status, "status").texts("refusedNames"),
+        uri=reader.child("model").text("uri", ""),
+        gpus=reader.child("gpu").integer("count", 1),
     )
     access = reader.child("access")
     secret = access.child("apiKeySecretRef").text("name") if access.has("apiKeySecretRef") else None

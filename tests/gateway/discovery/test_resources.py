@@ -52,6 +52,7 @@ def defaulted(value, schema):
         {"model": {"uri": "file:///srv", "servedName": "gpt-4o"}},
         {"access": {"apiKeySecretRef": {"name": "keys"}}},
         {"suspend": True},
+        {"gpu": {"count": 0}},
         {"rollout": {"maxSurge": 0, "maxUnavailable": 1}},
     ],
     ids=json.dumps,

@@ -31,6 +31,8 @@ def model_document(state: ModelState, base_url: str, pods: PodReader, now_s: flo
         "startPhases": start_phases(state, pods, now_s),
         "defaults": known.defaults if known else None,
         "canStop": state.model.can_stop,
+        "uri": state.model.uri,
+        "gpus": state.model.gpus,
     }
 
 

@@ -56,6 +56,8 @@ def entry(
         "apiKeysFile": str(api_keys) if api_keys and spec.access.api_key_secret_ref else None,
         "desiredReplicas": status.desired_replicas,
         "canStop": can_stop(model),
+        "uri": spec.model.uri,
+        "gpus": spec.gpu.count,
         "endpoints": [_endpoint(pod) for pod in pods if pod.address],
     }
 

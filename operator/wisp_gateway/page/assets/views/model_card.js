@@ -112,9 +112,10 @@ function queueOf({ waiting }) {
   return waiting > 0 ? `${formatCount(waiting)} waiting` : "empty";
 }
 
-function hardwareOf({ gpu, ledger, state }) {
+function hardwareOf({ gpu, gpus }) {
   if (gpu?.name) return `${gpu.name}${gpu.memoryBytes ? `, ${formatBytes(gpu.memoryBytes)}` : ""}`;
-  return ledger && state === "Ready" ? "CPU" : NONE;
+  if (gpus === 0) return "CPU";
+  return gpus > 0 ? `${gpus} GPU${gpus > 1 ? "s" : ""}` : NONE;
 }
 
 /** Buttons; a refusal of the gateway is shown as it says it. */

@@ -42,8 +42,9 @@ for chunk in stream:
 `;
 }
 
+/** The resource as far as the gateway knows it: enough to make the model elsewhere. */
 function yamlOf(model) {
-  if (!model.uri) return `kubectl get inferencemodel ${model.name} -n ${model.namespace} -o yaml`;
+  const names = model.servedName && model.servedName !== model.name ? `\n    servedName: ${quoted(model.servedName)}` : "";
   return `apiVersion: wisp.dev/v1alpha1
 kind: InferenceModel
 metadata:
@@ -51,8 +52,10 @@ metadata:
   namespace: ${model.namespace}
 spec:
   model:
-    uri: ${model.uri}
-${model.gpu ? "" : "  gpu:\n    count: 0\n"}`;
+    uri: ${quoted(model.uri ?? "")}${names}
+  gpu:
+    count: ${model.gpus ?? 1}
+`;
 }
 
 const KINDS = [
