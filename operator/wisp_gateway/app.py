@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from wisp_gateway.access import Access
 from wisp_gateway.admission import admit, settled
 from wisp_gateway.config import Config
 from wisp_gateway.errors import GatewayError, Headers, InternalError
 from wisp_gateway.exchanges import Exchanges
-from wisp_gateway.inbound import access_log, prompt_text, request_body, routes
+from wisp_gateway.inbound import access_log, prompt_text, request_body, request_span, routes
 from wisp_gateway.inbound.auth import Keyring, token_of
 from wisp_gateway.inbound.byte_budget import ByteBudget
 from wisp_gateway.inbound.client import Client, ClientGone, Message, Receive, Send
@@ -31,6 +32,9 @@ from wisp_gateway.routing.response_ids import tag_of
 from wisp_gateway.upstream.proxy import Proxy, Request
 from wisp_gateway.upstream.stored_responses import StoredResponses
 from wisp_http.log_lines import request_id
+
+if TYPE_CHECKING:
+    from wisp_http.spans import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ class App:
         is_synced: Callable[[], bool],
         feed: Feed,
         control: Control,
+        tracer: Tracer | None = None,
     ) -> None:
         self.is_stopping = False
         self._config = config
@@ -65,6 +70,7 @@ class App:
         self._stored = stored
         self._metrics = metrics
         self._is_synced = is_synced
+        self._tracer = tracer
         is_machine = config.directory is not None
         self._access = Access(
             registry,
@@ -83,6 +89,8 @@ class App:
         """Answer one request; every error has the shape of its path's dialect."""
         client = Client(scope, receive, send, self._budget)
         request_id.set(client.request_id)
+        if self._tracer is not None:
+            request_span.begin(self._tracer, client)
         try:
             is_metrics_port = client.port == self._config.metrics_port
             if not is_metrics_port and await self._preflight(client):
@@ -104,6 +112,7 @@ class App:
             access_log.record(client)
             if client.model_key:
                 self._feed.record(client)
+            request_span.end(client)
 
     def abort(self) -> None:
         """End every request that still runs, each with a clean error."""
@@ -159,6 +168,7 @@ class App:
         request = Request(
             path=route.path,
             headers=client.headers_with_id(),
+            span=client.span,
             body=body.addressable(),
             prompt=_prompt(client, body, account) if is_routed_by_prompt else None,
             is_stream=body.is_stream,

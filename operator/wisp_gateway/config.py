@@ -31,6 +31,7 @@ class Config:
         name: key of this gateway's demand at the operator, so unique; empty: ``gateway`` beside a file, on
             a cluster the host's name, which is the pod's.
         allow_origin: origins of web pages that may call the gateway from a browser; ``*``: every one.
+        otlp_endpoint: base URL of a collector of traces (OTLP over HTTP); None: no traces.
         metrics_port: port that serves ``/metrics`` without a key; None: only ``port``, with one.
 
     Raises:
@@ -64,6 +65,7 @@ class Config:
     drain_timeout_s: float = 30.0
     log_level: str = "info"
     log_format: str = "text"
+    otlp_endpoint: str | None = None
 
     def __post_init__(self) -> None:
         """Fill in the name; refuse a demand URL that is not plain HTTP."""

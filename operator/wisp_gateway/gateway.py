@@ -26,6 +26,7 @@ from wisp_gateway.upstream.proxy import Proxy
 from wisp_gateway.upstream.readiness_prober import ReadinessProber
 from wisp_gateway.upstream.stored_responses import StoredResponses
 from wisp_gateway.upstream.tokens import Tokens
+from wisp_http.tracing import open_tracer
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,7 @@ class Gateway:
             self.registry.is_operator_away = lambda: self._demand is not None and self._demand.is_away
         proxy = Proxy(self.registry, self._pool, self.metrics, self._tokens, config.max_answer_bytes)
         stored = StoredResponses(self._pool, self.metrics, self._tokens, config.max_answer_bytes)
+        self._tracer = open_tracer(config.otlp_endpoint, "wisp-gateway")
         limiter = Limiter()
         self._limits_state = StateFile(config.limits_state, limiter) if config.limits_state else None
         self.feed = Feed(config, self.registry, self._pod_state)
@@ -78,6 +80,7 @@ class Gateway:
             lambda: self._discovery.is_synced,
             self.feed,
             self._control,
+            self._tracer,
         )
         self.server = Server(self.app, config, self._on_stopping, self.app.abort)
 
@@ -105,6 +108,8 @@ class Gateway:
             self._control.close()
             self.feed.stop_reading()
             self._pool.close()
+            if self._tracer is not None:
+                self._tracer.close()
             for listening in self._sockets:
                 listening.close()
         for failure in ended:

@@ -93,6 +93,12 @@ def _option(flag: str, kind: Any, text: str) -> Callable[[Command], Command]:
 @_option("--drain-timeout-s", click.FloatRange(0), "Then finish what runs for at most this long.")
 @_option("--log-level", click.Choice(LEVELS), "Least severe message to log.")
 @_option("--log-format", click.Choice(FORMATS), "Form of a log line.")
+@click.option(
+    "--otlp-endpoint",
+    envvar=["WISP_GATEWAY_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"],
+    metavar="URL",
+    help="Collector that gets traces of requests, OTLP over HTTP.  [env: OTEL_EXPORTER_OTLP_ENDPOINT]",
+)
 def main(**settings: Any) -> None:
     """Serve the models of a directory under one OpenAI endpoint; hold, wake, route and stream."""
     set_up_log(settings["log_level"], settings["log_format"])

@@ -4,5 +4,5 @@
 - :mod:`.json_scan`: bounds on a JSON body before it is parsed; positions of its top-level fields
 - :mod:`.log_lines`: lines of a log, in text or JSON, each with its request's id (:mod:`.request_ids`)
 - :mod:`.protocol`: uvicorn's HTTP/1.1 protocol with limits on bytes, time and unread answers (:mod:`.limits`)
-- :mod:`.tracing`: OpenTelemetry's traces, where an endpoint for them is set
+- :mod:`.tracing`: traces of requests, where an endpoint for them is set (:mod:`.spans`)
 """

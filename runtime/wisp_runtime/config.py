@@ -192,6 +192,9 @@ class ServeConfig:
     )
     log_level: LogLevel = choice(("debug", "info", "warning", "error"), "info", "Level of the log on stderr.")
     log_format: LogFormat = choice(("text", "json"), "text", "Form of the log's lines.")
+    otlp_endpoint: str | None = option(
+        None, parse_text, "URL", "Collector of traces, OTLP over HTTP (default: OTEL_EXPORTER_OTLP_ENDPOINT)."
+    )
 
     def __post_init__(self) -> None:
         """Check settings against each other.
@@ -273,6 +276,11 @@ def kernels_dir() -> Path:
     """Return the folder of compiled kernels: ``WISP_KERNELS``, or ``kernels`` in the cache."""
     cache = Path(os.environ.get("WISP_CACHE_DIR") or DEFAULT_CACHE_DIR)
     return Path(os.environ.get(KERNELS_VARIABLE) or cache / "kernels").expanduser()
+
+
+def trace_endpoint(config: ServeConfig) -> str | None:
+    """Return the base URL of the collector of traces, or None."""
+    return config.otlp_endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
 
 
 def decode_hang() -> str:

@@ -114,3 +114,23 @@ def test_an_autoscaler_of_the_gateway_is_the_only_one_that_sets_its_number():
     # One unavailable pod is allowed, so the budget keeps no node from draining, however few there are.
     assert found["PodDisruptionBudget/wisp-gateway"]["spec"]["maxUnavailable"] == 1
     assert "HorizontalPodAutoscaler/wisp-gateway" not in rendered()
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("endpoint", "port"), [("http://c.m:4318", 4318), ("https://c.m/x", 443), ("http://c.m", 80), ("", None)]
+)
+def test_the_gateway_may_reach_the_collector_of_traces(endpoint, port):
+    egress = rendered(f'tracing.endpoint="{endpoint}"')["NetworkPolicy/wisp-gateway"]["spec"]["egress"]
+    assert [rule["ports"][0]["port"] for rule in egress if "to" not in rule] == [*filter(None, [port]), 53]
+
+
+@needs_helm
+def test_traces_and_the_form_of_logs_reach_the_operator_the_gateway_and_the_pods():
+    found = rendered('tracing.endpoint="http://c:4318"', 'operator.logFormat="text"')
+    for name, expected in {
+        "operator": {"--log-format=text", "--runtime-log-format=json", "--otlp-endpoint=http://c:4318"},
+        "gateway": {"--log-format=json", "--otlp-endpoint=http://c:4318"},
+    }.items():
+        [container] = found[f"Deployment/wisp-{name}"]["spec"]["template"]["spec"]["containers"]
+        assert expected <= set(container["args"])

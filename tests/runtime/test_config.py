@@ -68,6 +68,7 @@ VALUES = [
     ("--pod-token-sha256", f"{'ab' * 32},{'CD' * 32}", ("ab" * 32, "cd" * 32)),
     ("--log-level", "debug", "debug"),
     ("--log-format", "json", "json"),
+    ("--otlp-endpoint", "http://c:4318", "http://c:4318"),
 ]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from wisp_gateway.inbound.client import Client
 from wisp_http.log_lines import FIELDS
+from wisp_http.trace_context import trace_of
 
 PROBES = frozenset({"/livez", "/readyz", "/metrics", "/state"})
 """Paths that others poll; they are not logged."""
@@ -32,6 +33,7 @@ def _fields(client: Client) -> dict[str, Any]:
         "seconds": round(time.monotonic() - client.entered_s, 6),
         "queue_seconds": _rounded(client.queue_s),
     }
+    trace = client.span.trace if client.span is not None else trace_of(client.headers)
     if usage is not None:
         fields |= {
             "first_token_seconds": _rounded(usage.first_token_s),
@@ -40,7 +42,7 @@ def _fields(client: Client) -> dict[str, Any]:
             "completion_tokens": usage.completion_tokens,
             "finish": usage.finish,
         }
-    return fields
+    return fields if trace is None else fields | {"trace": trace}
 
 
 def _rounded(seconds: float | None) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wisp_gateway.errors import BodyTooLarge, GatewayError, Headers, TooMuchHeld
 from wisp_gateway.inbound import dialect
@@ -14,6 +14,10 @@ from wisp_gateway.inbound.request_body import BodyScan, RequestBody
 from wisp_gateway.inbound.server import ClientProtocol
 from wisp_gateway.inbound.usage import Usage
 from wisp_http import request_ids
+from wisp_http.trace_context import TRACE_HEADERS
+
+if TYPE_CHECKING:
+    from wisp_http.spans import Span
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -53,7 +57,10 @@ class Client:
         self._turn = budget.turn
         self.held = budget.open(f"host:{self.host}")
         self.request_id = request_ids.id_of(self.header(request_ids.HEADER).encode("latin-1"))
+        self.received_s: float | None = None  # set once its body is complete
         self.queue_s: float | None = None  # set once a pod has a place for it
+        self.waited_for_wake = False
+        self.span: Span | None = None
         self.dialect = dialect.of_request(self.path, self.headers)
         self.model_key = ""  # set once the model is found
         self.key_name = ""  # set once the API key is known
@@ -69,8 +76,9 @@ class Client:
         return next((value.decode("latin-1") for key, value in self.headers if key == name), "")
 
     def headers_with_id(self) -> Headers:
-        """The request's headers, ``x-request-id`` replaced by the validated one."""
-        others = [header for header in self.headers if header[0] != b"x-request-id"]
+        """The request's headers, ``x-request-id`` the validated one; with a span, not its trace's."""
+        replaced = {request_ids.HEADER} | (TRACE_HEADERS if self.span is not None else set())
+        others = [header for header in self.headers if header[0] not in replaced]
         return [*others, (b"x-request-id", self.request_id.encode())]
 
     async def read_body(self, limit_bytes: int) -> RequestBody:
@@ -98,6 +106,7 @@ class Client:
             await self._scan(scan, chunk)
             chunks.append(chunk)
             if not message.get("more_body"):
+                self.received_s = time.monotonic()
                 return scan.finish(chunks[0] if len(chunks) == 1 else b"".join(chunks))
 
     async def _scan(self, scan: BodyScan, chunk: bytes) -> None:

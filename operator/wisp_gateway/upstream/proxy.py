@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from wisp_gateway.discovery.key_digests import NORMAL
 from wisp_gateway.errors import (
@@ -32,6 +33,10 @@ from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.stream_proxy import StreamProxy
 from wisp_gateway.upstream.suspects import Suspects
 from wisp_gateway.upstream.tokens import Tokens
+from wisp_gateway.upstream.traced import TracedTry
+
+if TYPE_CHECKING:
+    from wisp_http.spans import Span
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +62,7 @@ class Request:
 
     Args:
         prompt: its prompt, if that decides its pod.
+        span: span that a try at a pod is a part of, or None.
         bound_to: tag of the pod that stores the response that it continues, or None.
         find_again: finder of its model as it is now, which raises what a new request would get.
     """
@@ -72,6 +78,7 @@ class Request:
     account: str = ""
     sequences: int = 1
     bound_to: str | None = None
+    span: Span | None = None
     deaths: int = 0
     refusals: int = 0
     overloads: int = 0
@@ -98,6 +105,7 @@ class Proxy:
             GatewayError: no answer, or only a part of one.
         """
         async with _heartbeats(client, state, request):
+            client.waited_for_wake = not state.ready
             try:
                 state, slot, answer = await self._open(state, request)
             finally:
@@ -186,9 +194,15 @@ class Proxy:
     async def _ask(self, state: ModelState, slot: Slot, request: Request, body: bytes) -> Answer:
         address = slot.endpoint.address
         own = pod_headers(self._tokens, state, slot.pod, request.account)
-        own.append((b"x-wisp-priority", request.priority.encode()))
+        attempt = TracedTry(request.span, address)
+        own += [(b"x-wisp-priority", request.priority.encode()), *attempt.headers]
         head = request_head("POST", request.path, address, request.headers, body_bytes=len(body), own=own)
-        answer = await self._pool.exchange(address, head, body)
+        try:
+            answer = await self._pool.exchange(address, head, body)
+        except BaseException as error:
+            attempt.fail(error)
+            raise
+        attempt.follow(answer)
         if answer.header(DIED):
             answer.abort()
             raise EndpointLost(f"{address}: its engine died", was_sent=True)

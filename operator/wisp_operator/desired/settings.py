@@ -22,6 +22,7 @@ class BuildSettings:
         claim_size, claim_access_mode, claim_storage_class: properties of the claims for ``cache.type: PVC``;
             an empty class is the cluster's default.
         log_format: form of the log's lines of the pods.
+        otlp_endpoint: base URL of the collector that gets their traces; empty: no traces.
         endpoint_grace_s: seconds a pod keeps accepting after its deletion, until no proxy sends more.
     """
 
@@ -37,4 +38,5 @@ class BuildSettings:
     claim_access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = "ReadWriteOnce"
     claim_storage_class: str = ""
     log_format: str = "text"
+    otlp_endpoint: str = ""
     endpoint_grace_s: int = 5

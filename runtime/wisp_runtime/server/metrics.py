@@ -239,7 +239,7 @@ class RequestTimer:
 
     def __init__(self, telemetry: Telemetry, start_s: float, prompt_tokens: int) -> None:
         self._telemetry = telemetry
-        self._start_s = self._last_s = start_s
+        self._start_s = self._last_s = self._closed_s = start_s
         self._prompt_tokens = prompt_tokens
         self._queued_s = 0.0
         self.reason = "abort"
@@ -285,3 +285,12 @@ class RequestTimer:
     def close(self) -> None:
         """Count the sequence by its reason; with neither :meth:`finish` nor :meth:`fail`, it was aborted."""
         self._telemetry.finished.add(finished_reason=self.reason)
+        self._closed_s = time.monotonic()
+
+    def phases(self) -> list[tuple[str, float, float]]:
+        """Return the phases of a closed timer that began: name, begin and end on the monotonic clock."""
+        queue, first_s = ("queue", self._start_s, self._start_s + self._queued_s), self.first_token_s
+        if first_s is None:
+            return [("queue", self._start_s, self._closed_s)]
+        first_s += self._start_s
+        return [queue, ("prefill", queue[2], first_s), ("decode", first_s, max(first_s, self._closed_s))]

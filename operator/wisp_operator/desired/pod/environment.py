@@ -10,7 +10,7 @@ from wisp_operator.desired.settings import BuildSettings
 
 SECRET_KEYS = {"hf": ("HF_TOKEN",), "s3": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
 TOKEN_DIGESTS = "WISP_POD_TOKEN_SHA256"
-LOG_FORMAT = "WISP_LOG_FORMAT"
+LOG_FORMAT, OTLP_ENDPOINT = "WISP_LOG_FORMAT", "WISP_OTLP_ENDPOINT"
 OPTIONAL_KEYS = {"s3": ("AWS_SESSION_TOKEN", "AWS_REGION", "AWS_ENDPOINT_URL")}
 
 
@@ -21,6 +21,8 @@ def environment(
     variables: dict[str, dict[str, Any]] = {"HOME": {"name": "HOME", "value": "/tmp"}}
     if settings.log_format != "text":
         variables[LOG_FORMAT] = {"name": LOG_FORMAT, "value": settings.log_format}
+    if settings.otlp_endpoint:
+        variables[OTLP_ENDPOINT] = {"name": OTLP_ENDPOINT, "value": literal(settings.otlp_endpoint)}
     if settings.hub_endpoint and model.spec.model.scheme == "hf":
         variables["HF_ENDPOINT"] = {"name": "HF_ENDPOINT", "value": settings.hub_endpoint}
     secret = model.spec.model.secret_ref

@@ -16,7 +16,8 @@ from starlette.types import ASGIApp
 
 from wisp_http.limits import ConnectionLimits
 from wisp_http.protocol import LimitedProtocol
-from wisp_runtime.config import ServeConfig
+from wisp_http.tracing import open_tracer
+from wisp_runtime.config import ServeConfig, trace_endpoint
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.errors import ConfigError, ErrorBudgetSpent, RuntimeFailure, TokenizerUnreadable
@@ -44,8 +45,9 @@ class HttpServer:
         self.service = Service(config, engine, created_s=int(time.time()))
         self._listener = listener
         self._bootstrap = BootstrapApp(self.service)
+        self._tracer = open_tracer(trace_endpoint(config), "wisp-runtime")
         checked = GatewayTokenCheck(self._bootstrap, config.pod_token_sha256)
-        self._web = _WebServer(_web_config(RequestLog(checked, config.name)))
+        self._web = _WebServer(_web_config(RequestLog(checked, config.name, self._tracer)))
 
     async def run(self, stop: asyncio.Event, skip_wait: asyncio.Event) -> Fatal | None:
         """Serve until ``stop`` is set or something fails; return the failure, or None.
@@ -68,6 +70,8 @@ class HttpServer:
             self._web.should_exit = True
             await asyncio.wait([serving])
             await self.service.close()
+            if self._tracer is not None:
+                self._tracer.close()
         return failure
 
     async def _until_over(self, stop: asyncio.Event, loading: asyncio.Task[None]) -> Fatal | None:

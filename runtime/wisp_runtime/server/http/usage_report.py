@@ -74,6 +74,18 @@ class UsageReport:
             "finish": timer.reason,
         }
 
+    @property
+    def counts(self) -> tuple[int, int, int, str] | None:
+        """Prompt, cached and completion tokens, and the reason of the end; None before any sequence ended."""
+        timer = self._timer
+        if timer is None:
+            return None
+        return self._prompt_tokens, self._cached_tokens, self._completion_tokens, timer.reason
+
+    def phases(self) -> list[tuple[str, float, float]]:
+        """Return the phases of its first sequence: name, begin and end on the monotonic clock."""
+        return self._timer.phases() if self._timer is not None else []
+
     def text(self) -> bytes:
         """Return the report as JSON; empty before any sequence ended, and if nobody asked for it."""
         timer = self._timer
