@@ -4,6 +4,7 @@ import threading
 import time
 
 from attack import attack
+from machine_pace import pace
 from wire import CHAT_PATH, chat, post
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
@@ -38,11 +39,12 @@ def test_a_key_that_fills_the_queue_of_a_model(gateway):
         taker.start()
     time.sleep(1.5)
     waits_s = []
-    for _ in range(5):
-        began_s = time.monotonic()
-        assert ask("the-second-key") == 200
-        waits_s.append(time.monotonic() - began_s)
+    with pace() as machine:
+        for _ in range(5):
+            began_s = time.monotonic()
+            assert ask("the-second-key") == 200
+            waits_s.append(time.monotonic() - began_s)
     is_over.set()
     for taker in takers:
         taker.join()
-    assert max(waits_s) < 3
+    assert max(waits_s) < 3 * machine.stretch

@@ -93,7 +93,7 @@ def test_a_client_that_does_not_read_does_not_keep_a_gateway_from_stopping(stopp
     client.send(post(CHAT_PATH, chat("wide", stream=True)))
     time.sleep(1)
     stopping.gateway.terminate()
-    assert stopping.gateway.wait(10) == 0
+    assert stopping.gateway.wait(60) == 0
 
 
 @attack("new")

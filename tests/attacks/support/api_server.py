@@ -7,7 +7,6 @@ tests/cluster/node (``make cluster`` builds them once); without them :func:`miss
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import yaml
+
+from wisp_operator.local.machine.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 BINARIES = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl")
@@ -36,12 +37,6 @@ def missing_binary():
     folder = binary_folder()
     absent = [name for name in BINARIES if not (folder / name).exists()]
     return f"{folder / absent[0]} is missing; `make cluster` builds it" if absent else ""
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def until(claim, seconds=60.0, every=0.1):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 from hostile_pod import Handler, HostilePod
 from neighbour import Target, Watch
-from processes import Process, free_port, status_of, until
+from processes import Process, status_of, until
 from wire import CHAT_PATH, Answer, chat, post
+
+from wisp_operator.local.machine.ports import free_port
 
 MEMORY_LIMIT_MIB = 512
 """The chart's limit: gateway.resources.limits.memory."""
@@ -83,18 +86,29 @@ class GatewayTarget(Target):
         """Make a model whose only pod is an attacker's, and wait until the gateway has seen it."""
         pod = HostilePod(handler)
         self._pods.append(pod)
-        self.directory.put(name, pod.address, **fields)
-        time.sleep(SEEN_S)
+        self._put(name, pod.address, **fields)
         return pod
 
     def pods_of(self, name: str, handlers: list[Handler], **fields: Any) -> None:
         """Make a model of several attackers' pods."""
         pods = [HostilePod(handler) for handler in handlers]
         self._pods += pods
-        self.directory.put(name, *(pod.address for pod in pods), **fields)
-        time.sleep(SEEN_S)
+        self._put(name, *(pod.address for pod in pods), **fields)
 
-    def ask(self, name: str, timeout_s: float = 8.0, **fields: Any) -> Answer:
+    def _put(self, name: str, *addresses: str, **fields: Any) -> None:
+        """Put a model into the directory and wait until the gateway routes to its pods."""
+        self.directory.put(name, *addresses, **fields)
+        key = (fields.get("namespace", "default"), name)
+
+        def is_routed() -> bool:
+            with urllib.request.urlopen(f"{self.url}/state", timeout=60) as answer:
+                models = json.loads(answer.read())["models"]
+            routed = {(m["namespace"], m["name"]): m["endpoints"] for m in models}
+            return {entry["address"] for entry in routed.get(key, ())} == set(addresses)
+
+        until(is_routed)
+
+    def ask(self, name: str, timeout_s: float = 30.0, **fields: Any) -> Answer:
         """Send a chat to a model; status 0 where no answer came in time."""
         with self.connect(timeout_s=timeout_s) as client:
             return client.send(post(CHAT_PATH, chat(name, **fields))).answer()

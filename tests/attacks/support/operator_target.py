@@ -19,7 +19,9 @@ from typing import Any
 from api_server import TOKEN, ApiServer, model
 from hostile_pod import Handler, HostilePod
 from neighbour import Harm, Target, Watch
-from processes import Process, free_port, status_of, until
+from processes import Process, status_of, until
+
+from wisp_operator.local.machine.ports import free_port
 
 MEMORY_LIMIT_MIB = 1024
 """The chart's limit: operator.resources.limits.memory."""

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from neighbour import Target, Watch
-from processes import Process, free_port, status_of, until
+from processes import Process, status_of, until
 from wire import CHAT_PATH, Answer, post
+
+from wisp_operator.local.machine.ports import free_port
 
 MEMORY_LIMIT_MIB = 4096
 """The chart's limit: runtime.memory."""
@@ -56,7 +58,7 @@ class RuntimeTarget(Target):
         watch = self._neighbours(self.runtime.port, control_port)
         super().__init__([self.runtime], self.runtime.port, watch, MEMORY_LIMIT_MIB)
 
-    def ask(self, path: str = CHAT_PATH, timeout_s: float = 30.0, **fields: Any) -> Answer:
+    def ask(self, path: str = CHAT_PATH, timeout_s: float = 60.0, **fields: Any) -> Answer:
         """Send a request; a chat unless ``path`` says otherwise."""
         default = MESSAGES if path == CHAT_PATH else {}
         body = json.dumps({"model": NAME, **default, **fields}).encode()

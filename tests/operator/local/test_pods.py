@@ -212,6 +212,18 @@ def test_a_hurried_program_gets_signals_until_one_is_its_second(tmp_path, grace_
     asyncio.run(scenario())
 
 
+def test_signals_that_come_while_a_program_ends_do_not_change_its_exit_code(tmp_path, monkeypatch):
+    """The third SIGTERM of :meth:`Process.hurry` ended the subreaper, with 143, as it was leaving with 3."""
+    monkeypatch.setattr("wisp_operator.local.processes.process.HURRY_PERIOD_S", 0.001)
+
+    async def code_of(log):
+        process = await Process.start(["sh", "-c", DRAINS], os.environ, log)
+        await until(lambda: "up" in log.read_text())
+        return await process.hurry(60)
+
+    assert [asyncio.run(code_of(tmp_path / f"log-{n}")) for n in range(4)] == [3] * 4
+
+
 def test_a_pod_that_could_not_be_run_is_tried_again_and_stops_in_order(tmp_path, monkeypatch):
     attempts = []
     run_once = Pod._run_once

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -160,15 +159,15 @@ def test_the_token_of_the_environment_is_used_and_not_printed(hub, tmp_path):
 
 
 def test_a_pod_that_starts_shows_its_pull_with_bytes_and_total(hub, tmp_path):
-    hub.bytes_per_s = 300 << 10
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [RUNTIME, "serve", f"hf://{REPO}", "--host", "127.0.0.1", "--port", str(port)]
+    hub.bytes_per_s = 200 << 10
+    command = [RUNTIME, "serve", f"hf://{REPO}", "--host", "127.0.0.1", "--port", "0"]
     command += ["--cache-dir", tmp_path, "--device", "cpu", "--termination-log", tmp_path / "end.json"]
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, env=environment(hub, tmp_path), stdout=log, stderr=log)
     try:
-        seen = []
+        seen, log = [], tmp_path / "log"
+        wait_until(lambda: "listening on" in log.read_text())
+        port = int(log.read_text().partition("listening on http://127.0.0.1:")[2].split()[0])
         while process.poll() is None and len(seen) < 500:
             seen += [phase for phase in phases(port) if phase["name"] == "pull"]
             time.sleep(0.05)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,6 +14,9 @@ from wisp_operator.errors import WispError
 from wisp_operator.local.pod_template import LOOPBACK
 
 LISTENING = "0A"
+QUIET_PORTS = range(20_000, 30_000)
+"""Ports below those of connections and of ``bind(0)`` (32,768 up) and below NodePorts (30,000 up)."""
+TRIES = 100
 
 
 class PortTaken(WispError):
@@ -20,7 +24,11 @@ class PortTaken(WispError):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that was free just now."""
+    """A TCP port of the loopback that was free just now; the system gives none of these to connections."""
+    for port in random.sample(QUIET_PORTS, TRIES):
+        with suppress(OSError), socket.socket() as listener:
+            listener.bind((LOOPBACK, port))
+            return port
     with socket.socket() as listener:
         listener.bind((LOOPBACK, 0))
         return int(listener.getsockname()[1])

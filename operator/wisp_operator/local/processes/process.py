@@ -88,8 +88,9 @@ class Process:
         return await self.wait()
 
     def _signal(self, number: int) -> None:
+        """Send a signal; Popen's own way may reap the child, and asyncio lose its exit code."""
         with suppress(ProcessLookupError):
-            self._child.send_signal(number)
+            os.kill(self._child.pid, number)
 
     async def _reap(self) -> int:
         code = await self._child.wait()

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -87,11 +88,16 @@ def main(owner: int, command: list[str]) -> int:
         end_the_rest()
         os._exit(128 + signal.SIGHUP)
 
+    def pass_on(*_: object) -> None:
+        with suppress(ProcessLookupError):  # it has just ended
+            os.kill(main_pid, signal.SIGTERM)
+
     signal.signal(signal.SIGHUP, owner_is_gone)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(main_pid, signal.SIGTERM))
+    signal.signal(signal.SIGTERM, pass_on)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     code = wait_for(main_pid)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # the exit code is known; none replaces it now
     end_the_rest()
     return code
 
