@@ -191,8 +191,6 @@ def spawn_gateway(folder: Path, pod_port: int, streams: int) -> tuple[subprocess
         str(keys),
         "--limits-state",
         str(folder / "limits.json"),
-        "--log-format",
-        "json",
     ]
     log = folder / "gateway.log"
     gateway = subprocess.Popen(command, stderr=log.open("w"))
