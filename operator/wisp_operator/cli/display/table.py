@@ -86,8 +86,8 @@ def _next_steps(rows: Sequence[Row], url: str) -> RenderableType:
         return Text()
     return Group(
         Text.assemble(("talk  ", "dim"), _chat_command(usable, url)),
-        Text.assemble(("call  ", "dim"), curl_command(usable, url)),
         Text.assemble(("open  ", "dim"), f"{url} in a browser"),
+        Text.assemble(("call  ", "dim"), curl_command(usable, url)),
     )
 
 

@@ -206,5 +206,8 @@ class FakeDevice:
 def test_what_was_allocated_is_shown_beside_what_was_predicted():
     now = replace(H200, free_bytes=20 * GIB, process_bytes=119 * GIB)
     measured = startup.measured(H200, FakeDevice(now))
-    assert measured == {"measured": {"allocatedBytes": 118 * GIB, "processBytes": 119 * GIB}}
+    assert measured == {
+        "measured": {"allocatedBytes": 118 * GIB, "processBytes": 119 * GIB},
+        "gpu": {"name": H200.device_name, "memoryBytes": H200.total_bytes},
+    }
     assert startup.measured(Memory("cpu", "this machine", GIB), FakeDevice(None)) == {}
