@@ -1,6 +1,7 @@
 // The place of an answer before its first token: the model's wake with its phases, or the wait in its queue.
 import { html, useEffect } from "../vendor/preact.js";
 import { phaseOf } from "../views/phases.js";
+import { Segment, SHOWN, segmentOf } from "../views/wake_bar.js";
 import { useChanges, useSeconds } from "./hooks.js";
 
 const HEARTBEAT = /^(.*?)\s*(\d+)\s*%$/;
@@ -31,11 +32,28 @@ export function Wake({ generation, model, name }) {
       <strong>${model?.state === "Failed" ? `${name} failed to start` : `Waking ${name}`}</strong>
       <span class="chat-wake-seconds">${seconds.toFixed(1)} s</span>
     </p>
-    <progress aria-label=${`Start of ${name}`} max="1" value=${current?.progress ?? undefined}></progress>
+    <${Bar} name=${name} phases=${phases} current=${current} />
     <ol class="chat-phases">
       ${phases.map((phase) => html`<${Phase} key=${phase.name} phase=${phase} isCurrent=${phase === current} />`)}
     </ol>
     <p class="chat-wake-note">${model?.message && model.state === "Failed" ? model.message : hintOf(model, current)}</p>
+  </div>`;
+}
+
+/** The same bar as in Models: a segment a phase, the current one filling. */
+function Bar({ name, phases, current }) {
+  const known = new Map(phases.map((phase) => [phase.name, phase]));
+  const running = current?.name ?? SHOWN[0].name;
+  const { progress } = current ?? { progress: null };
+  return html`<div
+    class="wake-bar"
+    role="progressbar"
+    aria-label=${`Start of ${name}`}
+    aria-valuemin="0"
+    aria-valuemax="100"
+    aria-valuenow=${progress === null ? undefined : Math.round(progress * 100)}
+  >
+    ${SHOWN.map((phase) => html`<${Segment} key=${phase.name} ...${segmentOf(phase, running, known, progress)} />`)}
   </div>`;
 }
 

@@ -7,7 +7,8 @@ import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
 import { PHASES, phaseOf } from "./phases.js";
 
-const SHOWN = PHASES.filter(({ name }) => name !== "ready" && name !== "answer");
+/** Phases of a wake that runs, in order. */
+export const SHOWN = PHASES.filter(({ name }) => name !== "ready" && name !== "answer");
 
 export function WakeBar({ model }) {
   useTick(100, true);
@@ -46,11 +47,12 @@ export function WakeBar({ model }) {
   </div>`;
 }
 
-function Segment({ name, state, share }) {
+export function Segment({ name, state, share }) {
   return html`<span class=${`segment phase-${name} ${state}`}><span style=${{ width: `${share * 100}%` }}></span></span>`;
 }
 
-function segmentOf({ name }, current, phases, progress) {
+/** How a phase of `SHOWN` is shown while `current` runs. */
+export function segmentOf({ name }, current, phases, progress) {
   const order = SHOWN.findIndex((phase) => phase.name === name);
   const now = SHOWN.findIndex((phase) => phase.name === current);
   if (order < now || now === -1) return { name, state: "done", share: 1 };
