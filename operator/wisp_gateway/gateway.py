@@ -15,6 +15,7 @@ from wisp_gateway.inbound.server import Server, listen
 from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.limits.state_file import StateFile
 from wisp_gateway.metrics import Metrics
+from wisp_gateway.reporting import accounting
 from wisp_gateway.reporting.demand import DemandReporter
 from wisp_gateway.reporting.feed.control import Control
 from wisp_gateway.reporting.feed.feed import Feed
@@ -66,7 +67,12 @@ class Gateway:
         self._tracer = open_tracer(config.otlp_endpoint, "wisp-gateway")
         limiter = Limiter()
         self._limits_state = StateFile(config.limits_state, limiter) if config.limits_state else None
-        self.feed = Feed(config, self.registry, self._pod_state)
+        self.feed = Feed(
+            config,
+            self.registry,
+            self._pod_state,
+            on_wake=lambda row: accounting.count_wake(self.metrics, row),
+        )
         self._control = Control(
             self.registry, self._demand.stop if config.directory and self._demand else None
         )

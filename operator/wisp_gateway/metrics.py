@@ -204,6 +204,12 @@ class Metrics:
         self.has_snapshot = Gauge(
             "wisp_gateway_has_snapshot", "1 once models, and the keys they need, have been read."
         )
+        self.wakes_ended = Family("wisp_gateway_wakes_ended_total", "Wakes that ended.", "model", "outcome")
+        self.wake_phases = Family(
+            "wisp_gateway_wake_phase_seconds_total",
+            "Time of each phase of the wakes that made a model ready.",
+            *("model", "phase"),
+        )
         self.operator_away = Gauge(
             "wisp_gateway_operator_away", "1 while no operator takes this gateway's reports of demand."
         )

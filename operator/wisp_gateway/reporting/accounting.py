@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from wisp_gateway.errors import GatewayError
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.registry import ModelRegistry
+
+PHASES = ("schedule", "import", "pull", "weights", "kernels", "firstToken")
 
 
 def count_refusal(metrics: Metrics, client: Client, error: GatewayError) -> None:
@@ -34,6 +38,14 @@ def count_request(metrics: Metrics, client: Client) -> None:
         metrics.per_token.observe(usage.per_token_s, model)
 
 
+def count_wake(metrics: Metrics, row: Mapping[str, Any]) -> None:
+    """Count a wake that ended; of one that made its model ready, the time of each phase."""
+    metrics.wakes_ended.add(1, row["key"], row["outcome"])
+    for phase in row["phases"] if row["outcome"] == "ready" else ():
+        name = phase["name"] if phase["name"] in PHASES else "other"
+        metrics.wake_phases.add(phase["seconds"], row["key"], name)
+
+
 def scrape(metrics: Metrics, registry: ModelRegistry, *, is_synced: bool) -> bytes:
     """Read the gauges, and return all metrics as Prometheus' text."""
     for gauge in (metrics.waiting, metrics.running, metrics.pods, metrics.state):
@@ -45,6 +57,9 @@ def scrape(metrics: Metrics, registry: ModelRegistry, *, is_synced: bool) -> byt
         metrics.tokens.set(state.tokens, model)
         metrics.retries.add(0, model)
         metrics.wakes.add(0, model)
+        metrics.wakes_ended.add(0, model, "ready")
+        for phase in PHASES:
+            metrics.wake_phases.add(0, model, phase)
         for histogram in (metrics.cold_start, metrics.hold, metrics.first_token, metrics.request):
             histogram.begin(model)
         metrics.pods.set(state.ready, model)

@@ -8,7 +8,12 @@ from boards import ROOT, binary, fetch, until
 
 PANELS = json.loads((ROOT / "charts/wisp/files/dashboard.json").read_text())["panels"]
 QUERIES = [(panel["title"], target["expr"]) for panel in PANELS for target in panel.get("targets", [])]
-VARIABLES = {"$__rate_interval": "2m", "$model": ".*", "$namespace": ".*"}  # two minutes: the wake is in it
+VARIABLES = {
+    "$__rate_interval": "2m",
+    "$__range": "2m",
+    "$model": ".*",
+    "$namespace": ".*",
+}  # two minutes: the wake is in it
 # Of vLLM's own board (examples/observability), as people have it.
 VLLM = (
     'histogram_quantile(0.99, sum by(le) (rate(vllm:e2e_request_latency_seconds_bucket{engine="0"}[2m])))',
@@ -50,6 +55,12 @@ def test_a_query_without_data_or_sense_would_show(boards):
 
 @pytest.mark.parametrize("query", VLLM)
 def test_vllms_own_board_shows_data_of_a_pod(boards, query):
+    until(lambda: boards.values(query), lambda: f"data of {query}")
+
+
+def test_the_limit_of_a_key_shows_by_its_name(boards):
+    refused = 'wisp_gateway_refusals_total{key="limited",reason="rate_limit_exceeded",type="requests"}'
+    query = f"sum(rate({refused}[2m])) > 0"
     until(lambda: boards.values(query), lambda: f"data of {query}")
 
 

@@ -22,7 +22,8 @@ BUILD = Path(__file__).parents[1] / "prometheus/build.sh"
 ROOT = Path(__file__).parents[3]
 WISP = Path(sys.executable).with_name("wisp")
 TIMEOUT_S = 60
-KEYS = {"alice": "sk-alice", "bob": "sk-bob"}
+KEYS = {"alice": "sk-alice", "bob": "sk-bob", "limited": "sk-limited"}
+LIMITS = {"limited": " rpm=2"}
 
 
 def binary(name):
@@ -122,7 +123,7 @@ class Boards:
     def _up(self):
         write_tiny(self.folder / "model")
         keys = self.folder / "keys"
-        keys.write_text("".join(f"{name}:{key}\n" for name, key in KEYS.items()))
+        keys.write_text("".join(f"{name}:{key}{LIMITS.get(name, '')}\n" for name, key in KEYS.items()))
         model = {
             "apiVersion": "wisp.dev/v1alpha1",
             "kind": "InferenceModel",
@@ -130,6 +131,7 @@ class Boards:
             "spec": {
                 "model": {"uri": f"file://{self.folder / 'model'}"},
                 "gpu": {"count": 0},
+                "access": {"apiKeySecretRef": {"name": "keys"}},
                 "scaling": {"min": 0, "idleAfter": "10m"},
             },
         }
@@ -174,7 +176,7 @@ class Boards:
         return rendered("monitoring.alerts.enabled=true")["PrometheusRule/wisp-alerts"]["spec"]
 
     def _ask(self):
-        """Ask as two keys, until the end: streams and complete answers, a wrong model now and then."""
+        """Ask with every key, until the end: streams and complete answers, a wrong model now and then."""
         turn = 0
         while not self.is_over.is_set():
             turn += 1

@@ -36,6 +36,7 @@ class Feed:
         fetch: reader of a pod's ``/state``, as :class:`PodReader` takes it.
         clock: monotonic seconds, as of the registry's states.
         wall: Unix seconds.
+        on_wake: callback with the row of a wake that ended.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class Feed:
         fetch: Fetch,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        on_wake: Callable[[Document], None] = lambda _: None,
     ) -> None:
         self._config = config
         self._registry = registry
         self._clock = clock
         self._wall = wall
         self._pods = PodReader(fetch, clock)
-        self._wakes = WakeLog(self._pods)
+        self._wakes = WakeLog(self._pods, on_wake)
         self._samples = Samples(self._pods)
         self._requests: deque[Document] = deque(maxlen=MAX_REQUESTS)
         self._pages = Pages()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,10 +47,15 @@ class Wake:
 
 
 class WakeLog:
-    """Wakes of all models; the last are kept."""
+    """Wakes of all models; the last are kept.
 
-    def __init__(self, pods: PodReader) -> None:
+    Args:
+        on_end: callback with the row of a wake that ended.
+    """
+
+    def __init__(self, pods: PodReader, on_end: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
         self._pods = pods
+        self._on_end = on_end
         self._open: dict[ModelState, Wake] = {}
         self._ended: deque[Wake] = deque(maxlen=MAX_WAKES)
         self._seen: dict[ModelState, tuple[float, float] | None] = {}
@@ -154,3 +159,4 @@ class WakeLog:
         self._open.pop(wake.state, None)
         self._seen[wake.state] = wake.state.last_wake
         self._ended.append(wake)
+        self._on_end(wake.row())
