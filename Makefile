@@ -7,7 +7,7 @@ PYTEST_ARGS ?=
 JOBS   ?= $(shell echo $$((2 * $$(nproc))))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench cluster cluster-down test-cluster test-clients lock release clean
+.PHONY: help demo test check format bench cluster cluster-down test-cluster test-clients test-page lock release clean
 
 help:      ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+: .*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-cluster: $(VENV)/dev  ## the tests of the whole on a real cluster: the one 
 
 test-clients: $(VENV)/dev  ## the clients that people have (LiteLLM, LangChain, agents, …), unmodified, against our server
 	@tests/clients/run.sh $(PYTEST_ARGS)
+
+test-page: $(VENV)/dev  ## the gateway's page in headless Chromium: wakes, chat, keys, phone, dark, budgets
+	@tests/browser/run.sh $(PYTEST_ARGS)
 
 check: $(VENV)/dev  ## ruff, mypy --strict, import-linter, the lock, clang-format, helm lint
 	$(BIN)/python .ci/release/lock.py --check

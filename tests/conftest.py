@@ -18,7 +18,7 @@ import xdist_shares
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-collect_ignore = ["clients"]  # they have an environment of their own (make test-clients)
+collect_ignore = ["browser", "clients"]  # environments of their own (make test-page, make test-clients)
 IS_CI = bool(os.environ.get("CI"))
 
 # A busy machine is no defect. In CI the examples are the same each time; elsewhere they wander and find more.

@@ -64,9 +64,10 @@ SETS = {
     "run-gpu": LockedSet("one machine with a GPU", ("operator", "runtime", "cuda", "kernels")),
     "dev": LockedSet("`make test` and `make check`", ("operator", "runtime", "otel", "dev"), ("build",)),
     "clients": LockedSet("`make test-clients`", (), ("clients",)),
+    "page": LockedSet("`make test-page`", (), ("page",)),
     "release": LockedSet("`make lock` and `make release`", (), ("build", "release")),
 }
-OWN_VERSIONS = {"clients", "release"}  # installed beside nothing else, so nothing else has to agree with it
+OWN_VERSIONS = {"clients", "page", "release"}  # each installed alone, so nothing else has to agree with it
 
 
 def requirements_of(locked: LockedSet, project: dict[str, object] | None = None) -> list[str]:

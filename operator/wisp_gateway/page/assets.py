@@ -35,7 +35,6 @@ _SECURITY: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
 _GZIP = re.compile(r"(gzip|\*)\s*(;\s*q=(?!0(\.0*)?$)[0-9.]+)?")  # q=0 refuses it

@@ -163,6 +163,11 @@ async function lock(error) {
   feed.set({ link: "connecting", refusal: "" });
 }
 
+/** Ask for a key because of a refusal elsewhere: models may want one where the feed does not. */
+export function askForKey({ message }) {
+  feed.set({ link: "locked", refusal: access.get().key ? message : "" });
+}
+
 /** Wait for another key, at most `ms` milliseconds if they are given. */
 function keyChange(ms) {
   return new Promise((resolve) => {

@@ -2,7 +2,7 @@
 import { access, requestJson } from "../api.js";
 import { ChatSession } from "../conversation/session.js";
 import { openStore } from "../conversation/store.js";
-import { feed, keyOf } from "../feed.js";
+import { askForKey, feed, keyOf } from "../feed.js";
 import { useStore } from "../store.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { Composer } from "./composer.js";
@@ -73,7 +73,10 @@ function useChoices(wanted) {
   useEffect(() => {
     requestJson("v1/models").then(
       ({ data }) => setCards({ cards: data, problem: "" }),
-      (error) => setCards(({ cards }) => ({ cards, problem: error.message })),
+      (error) => {
+        if (error.isRefusedKey) askForKey(error);
+        setCards(({ cards }) => ({ cards, problem: error.message }));
+      },
     );
   }, [names, key]);
   const taken = useRef(null); // the model of the address that was chosen already

@@ -1,0 +1,88 @@
+"""Fixtures: one ``wisp up`` with SmolLM2 and scripted models for all tests, and a watched page for each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+from running_wisp import Gateway, Script, Wisp, example_model, manifest, scripted_model
+from watched_page import WatchedPage
+
+KEY = "sk-page-0123456789abcdef"
+TIMEOUT_S = 60
+expect.set_options(timeout=TIMEOUT_S * 1000)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--screenshots", type=Path, help="Write the pictures of docs/ into this folder.")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        path = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+        browser = playwright.chromium.launch(executable_path=path, args=["--disable-gpu"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Script]:
+    """Scripts of the models, by name."""
+    folder = tmp_path_factory.mktemp("scripts")
+    return {name: Script(folder / name) for name in ("scripted", "second", "sleeper", "broken")}
+
+
+@pytest.fixture(scope="session")
+def wisp(tmp_path_factory: pytest.TempPathFactory, scripts: dict[str, Script]) -> Iterator[Wisp]:
+    folder = tmp_path_factory.mktemp("wisp")
+    example = example_model()
+    checkpoint = scripted_model(folder / "scripted-model", example)
+    models = [manifest("smollm2", example)]
+    models += [manifest(name, checkpoint, script) for name, script in scripts.items()]
+    wisp = Wisp(folder, models, scripts["scripted"].folder.parent)
+    yield wisp
+    wisp.end()
+
+
+@pytest.fixture
+def script(scripts: dict[str, Script]) -> Script:
+    """The script of the model ``scripted``."""
+    return scripts["scripted"]
+
+
+@pytest.fixture(scope="session")
+def guarded(wisp: Wisp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+    """A gateway over the same models that wants ``KEY``."""
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text(f"tester:{KEY}\n")
+    gateway = Gateway(wisp, keys)
+    yield gateway
+    gateway.end()
+
+
+@pytest.fixture
+def open_page(browser: Browser, wisp: Wisp) -> Iterator[Callable[..., WatchedPage]]:
+    """Return a function that opens a page in a context of its own; all are checked at the test's end."""
+    pages: list[WatchedPage] = []
+
+    def open_(fragment: str = "", *, url: str = wisp.url, **context: Any) -> WatchedPage:
+        settings = {"viewport": {"width": 1280, "height": 800}, "reduced_motion": "reduce"} | context
+        page = browser.new_context(**settings).new_page()
+        page.set_default_timeout(TIMEOUT_S * 1000)
+        watched = WatchedPage(page, url)
+        pages.append(watched)
+        watched.goto(fragment)
+        return watched
+
+    yield open_
+    try:
+        for watched in pages:
+            watched.check()
+    finally:
+        for watched in pages:
+            watched.page.context.close()

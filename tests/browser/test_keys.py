@@ -1,0 +1,67 @@
+"""A gateway with keys: the page asks for one, refuses a wrong one, and forgets it with the tab."""
+
+from __future__ import annotations
+
+import pytest
+from chat import Chat
+from conftest import KEY
+from playwright.sync_api import expect
+
+ASKS = "This gateway wants a key"
+
+
+@pytest.fixture
+def locked(open_page, guarded):
+    watched = open_page("#/chat", url=guarded.url)
+    watched.expected = ["401 (Unauthorized)"]
+    expect(watched.page.get_by_role("heading", name=ASKS)).to_be_visible()
+    return watched
+
+
+def enter(page, key):
+    page.get_by_role("textbox", name="API key").fill(key)
+    page.get_by_role("button", name="Open").click()
+
+
+def models(page):
+    return page.get_by_role("combobox", name="Model", exact=True).locator("option[value='smollm2']")
+
+
+def test_a_gateway_with_keys_asks_for_one_and_answers_with_it(locked, wisp, script):
+    wisp.wake("scripted")
+    expect(models(locked.page)).to_have_count(0)
+    enter(locked.page, KEY)
+    expect(models(locked.page)).to_have_count(1)
+    chat = Chat(locked.page, "scripted")
+    script.answer("with a key", "You may.")
+    expect(chat.ask("with a key").get_by_text("You may.")).to_be_visible()
+
+
+def test_a_wrong_key_is_refused_with_a_sentence(locked):
+    enter(locked.page, "sk-wrong")
+    expect(locked.page.get_by_role("alert")).to_contain_text("key")
+    expect(models(locked.page)).to_have_count(0)
+    enter(locked.page, KEY)
+    expect(models(locked.page)).to_have_count(1)
+
+
+def test_a_key_is_kept_for_the_tab_alone(locked, guarded):
+    enter(locked.page, KEY)
+    expect(models(locked.page)).to_have_count(1)
+    locked.page.reload()
+    expect(models(locked.page)).to_have_count(1)
+    assert KEY not in locked.page.evaluate(
+        "JSON.stringify({ ...localStorage }) + document.cookie + location.href"
+    )
+    other = locked.page.context.new_page()
+    other.goto(f"{guarded.url}/#/chat")
+    expect(other.get_by_role("heading", name=ASKS)).to_be_visible()
+
+
+def test_a_key_can_be_forgotten(locked):
+    enter(locked.page, KEY)
+    expect(models(locked.page)).to_have_count(1)
+    locked.page.get_by_role("link", name="Models", exact=True).click()
+    locked.page.get_by_role("button", name="Forget key").click()
+    locked.page.evaluate("location.hash = '#/chat'")  # from the loopback, Models needs no key
+    expect(locked.page.get_by_role("heading", name=ASKS)).to_be_visible()

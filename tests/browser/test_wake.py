@@ -1,0 +1,76 @@
+"""Wakes: watched from zero to the first token, with SmolLM2 and with a start-up that the test holds."""
+
+from __future__ import annotations
+
+import re
+
+from chat import Chat
+from playwright.sync_api import expect
+
+
+def card_of(page, name):
+    return page.get_by_role("article", name=name, exact=True)
+
+
+def test_a_message_wakes_smollm2_from_zero_and_shows_it_to_the_first_token(open_page):
+    page = open_page("#/models").page
+    expect(card_of(page, "smollm2").get_by_text("Asleep", exact=True)).to_be_visible()
+    card_of(page, "smollm2").get_by_role("link", name="Chat with smollm2").click()
+    chat = Chat(page)
+    expect(page.get_by_role("combobox", name="Model", exact=True)).to_have_value("smollm2")
+    answer = chat.send("What is the capital of France?")
+    expect(answer.get_by_text("Waking smollm2")).to_be_visible()
+    expect(answer.get_by_role("progressbar", name="Start of smollm2")).to_be_visible()
+    expect(answer.get_by_text("Paris").first).to_be_visible()
+    chat.ended(answer)
+    expect(answer.get_by_text("woke the model")).to_be_visible()
+    page.get_by_role("link", name="Wakes").click()
+    wake = page.get_by_role("main").get_by_role("listitem").filter(has_text="default/smollm2")
+    expect(wake.get_by_text("Ready", exact=True)).to_be_visible()
+    expect(wake.get_by_text("Weights")).to_be_visible()
+    page.get_by_role("link", name="Requests").click()
+    row = page.get_by_role("row").filter(has_text="smollm2")
+    expect(row.get_by_role("cell", name="200")).to_be_visible()
+    expect(page.get_by_text("France")).to_have_count(0)
+
+
+def test_a_held_wake_shows_its_phase_and_its_progress_everywhere(open_page, scripts):
+    with scripts["sleeper"].held_wake():
+        page = open_page("#/models").page
+        card = card_of(page, "sleeper")
+        card.get_by_role("button", name="Wake sleeper").click()
+        expect(card.get_by_text("Loading weights 62 %")).to_be_visible()
+        expect(card.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "62")
+        before = card.locator(".wake-line .number").inner_text()
+        expect(card.locator(".wake-line .number")).not_to_have_text(before)
+        chat = Chat(open_page("#/chat").page, "sleeper")
+        answer = chat.send("hello")
+        expect(answer.get_by_text("Waking sleeper")).to_be_visible()
+        expect(answer.get_by_text("62 %")).to_be_visible()
+    expect(answer.get_by_text("sleeper was asked: hello")).to_be_visible()
+    expect(card.get_by_text("Ready", exact=True)).to_be_visible()
+    card.get_by_role("button", name="Stop sleeper").click()
+    expect(card.get_by_text("Asleep", exact=True)).to_be_visible()
+
+
+def test_a_model_that_fails_shows_its_reason_and_a_remedy(open_page, scripts):
+    scripts["broken"].fail(
+        "DoesNotFit", "needs 24 GiB for a context of 8192 tokens, this machine has 5 GiB free"
+    )
+    page = open_page("#/models").page
+    card = card_of(page, "broken")
+    card.get_by_role("button", name="Wake broken").click()
+    expect(card.get_by_text("Does not fit")).to_be_visible()
+    expect(card.get_by_text("Needs 24 GiB")).to_be_visible()
+    expect(card.get_by_text("runtime.maxContext")).to_be_visible()
+
+
+def test_a_message_to_a_model_that_fails_shows_the_reason(open_page, scripts):
+    scripts["broken"].fail(
+        "DoesNotFit", "needs 24 GiB for a context of 8192 tokens, this machine has 5 GiB free"
+    )
+    watched = open_page("#/chat")
+    watched.expected = ["503 (Service Unavailable)"]
+    answer = Chat(watched.page, "broken").send("hello")
+    expect(answer.get_by_role("alert")).to_contain_text("needs 24 GiB")
+    expect(answer.get_by_role("button", name=re.compile("Try again"))).to_be_visible()
