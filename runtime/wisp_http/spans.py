@@ -18,8 +18,8 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Link, SpanKind, Status, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.trace import Span as OtelSpan
+from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 from opentelemetry.trace import Tracer as OtelTracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -126,14 +126,6 @@ class Tracer:
         closing = threading.Thread(target=self._provider.shutdown, daemon=True)
         closing.start()
         closing.join(CLOSE_S)
-
-
-def links_of(traceparents: Sequence[str]) -> list[Link]:
-    """Return links to the spans that ``traceparent`` headers name."""
-    contexts = (
-        get_current_span(_W3C.extract({"traceparent": given})).get_span_context() for given in traceparents
-    )
-    return [Link(context) for context in contexts if context.is_valid]
 
 
 def _version() -> str:
