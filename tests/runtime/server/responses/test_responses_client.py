@@ -280,7 +280,7 @@ def test_a_client_that_leaves_ends_its_sequence_and_nothing_is_kept(client, serv
     with pytest.raises(openai.NotFoundError):
         client.responses.retrieve(identity)
     with pytest.raises(httpx.ReadTimeout):
-        httpx.post(server.url + PATH, json=ASK, timeout=0.2)
+        httpx.post(server.url + PATH, json=ASK, timeout=2)
     server.wait_until(lambda: len(server.engine.aborted) == 2)
 
 
