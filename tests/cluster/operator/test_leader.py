@@ -27,7 +27,7 @@ def test_demand_posted_to_a_follower_wakes_the_model(start_operator, namespace):
     until(lambda: status("chat", namespace).get("state") == "Asleep")
     # Until it has read the lease it answers 503, and a gateway tries again.
     until(lambda: follower.ask(f"{namespace}/chat") == 204, seconds=5)
-    until(lambda: status("chat", namespace)["state"] in ("Waking", "Ready"), seconds=5)
+    until(lambda: status("chat", namespace)["state"] in ("Waking", "Ready"), seconds=30)
     assert leader.metrics()['wisp_operator_demand_reports_total{way="passed-on"}'] >= 1
 
 

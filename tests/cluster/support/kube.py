@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import api
 import yaml
+
+from wisp_operator.local.machine.ports import free_port
 
 # Flags that open what the tests' models ask for and an installation closes by itself.
 ALLOWED = ("--allow-file-below", "/", "--allow-env", "FAKE_*,TOKEN", "--allow-env-secrets")
@@ -92,9 +93,7 @@ class OperatorProcess:
     """One replica of the operator as a process of this machine."""
 
     def __init__(self, log, namespace, identity, *flags):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.log, self.identity = log, identity
         command = [sys.executable, "-m", "wisp_operator.main", "--namespace", namespace]
         command += ["--identity", identity, "--port", str(self.port), "--advertise", f"127.0.0.1:{self.port}"]
