@@ -8,7 +8,7 @@ from playwright.sync_api import expect
 TURNS = 500
 SAVE = """async turns => {
     const { openStore } = await import("/page/conversation/store.js");
-    const { newConversation, newTurn } = await import("/page/conversation/messages.js");
+    const { newConversation, newTurn } = await import("/page/conversation/conversation.js");
     const { newAnswer } = await import("/page/conversation/answer.js");
     const conversation = newConversation(["scripted"]);
     conversation.title = "A long one";
