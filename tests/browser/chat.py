@@ -29,6 +29,13 @@ class Chat:
         expect(choice.locator(f"option[value='{model}']")).to_have_count(1)
         choice.select_option(model)
 
+    def set(self, **parameters: str) -> None:
+        """Fill in parameters by their labels, with ``_`` for a space."""
+        self.page.get_by_role("button", name="Parameters").click()
+        for label, value in parameters.items():
+            self.page.get_by_role("spinbutton", name=label.replace("_", " "), exact=True).fill(value)
+        self.page.get_by_role("button", name="Done").click()
+
     def send(self, text: str) -> Locator:
         """Send a message and return the answer, which may not have begun."""
         before = self.answers.count()

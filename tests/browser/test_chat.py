@@ -122,9 +122,7 @@ def test_conversations_stay_in_the_browser_and_can_be_found_again(chat, script):
 
 def test_parameters_and_the_system_prompt_reach_the_model(chat, script):
     script.answer("count", "one two three four five six seven eight")
-    chat.page.get_by_role("button", name="Parameters").click()
-    chat.page.get_by_role("spinbutton", name="Max tokens").fill("2")
-    chat.page.get_by_role("button", name="Done").click()
+    chat.set(Max_tokens="2")
     answer = chat.ask("count please")
     expect(answer.get_by_text("Max tokens")).to_be_visible()
     expect(answer.get_by_text("2 tokens")).to_be_visible()

@@ -40,9 +40,7 @@ def keep(folder, name, page):
 def test_the_wake_as_an_animation(open_page, folder, wisp):
     page = open_page("#/chat", viewport={"width": 860, "height": 480}).page
     chat = Chat(page, "smollm2")
-    chat.page.get_by_role("button", name="Parameters").click()
-    page.get_by_role("spinbutton", name="Temperature").fill("0")
-    page.get_by_role("button", name="Done").click()
+    chat.set(Temperature="0")
     chat.message.fill(QUESTION)
     frames, times = [picture(page)], [time.monotonic()]
     chat.message.press("Enter")
@@ -83,6 +81,7 @@ def test_every_view_as_a_picture(open_page, folder, scripts):
         page.get_by_role("button", name="Wake sleeper").click()
         expect(page.get_by_text("Loading weights 62 %")).to_be_visible()
         expect(page.get_by_text("Does not fit")).to_be_visible()
+        page.evaluate("scrollTo(0, 0)")
         keep(folder, "models", page)
         dark = open_page("#/models", color_scheme="dark", **DESKTOP).page
         expect(dark.get_by_text("Loading weights 62 %")).to_be_visible()

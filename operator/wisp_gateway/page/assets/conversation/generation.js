@@ -50,10 +50,10 @@ export class Generation {
   async #read(response) {
     for await (const event of readEvents(response)) {
       if (event.comment !== undefined) this.#heartbeat(event.comment);
-      else if (event.data === "[DONE]") return this.#done();
+      else if (event.data === "[DONE]") this.#done(); // read on: the gateway counts a client that leaves now as gone
       else if (!this.#chunk(JSON.parse(event.data), response)) return;
     }
-    throw new TypeError("the stream ended early");
+    if (this.answer.state !== "done") throw new TypeError("the stream ended early");
   }
 
   #heartbeat(comment) {
@@ -96,6 +96,7 @@ export class Generation {
   }
 
   #end(error) {
+    if (this.answer.state === "done") return;
     if (this.#wasStopped) this.answer.state = "stopped";
     else if (error instanceof ApiError) this.#fail(problemOfRefusal(error, this.answer.model));
     else if (error instanceof SyntaxError)
