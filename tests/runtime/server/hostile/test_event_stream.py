@@ -40,7 +40,7 @@ async def lines(made, ended):
 
 async def streamed(read, *, leaves):
     made, ended, connection = [], [], Connection(read)
-    stream = EventStream(lines(made, ended), {})
+    stream = EventStream(lines(made, ended))
     scope = {"type": "http", "path": "/v1/chat/completions", "headers": []}
     sending = asyncio.create_task(stream(scope, connection.receive, connection.send))
     while connection.sent < read:
