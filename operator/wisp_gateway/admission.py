@@ -18,7 +18,7 @@ from wisp_gateway.limits.limiter import Admission, Limiter
 
 # Of text in most languages and tokenizers; use replaces it at the answer's end.
 BYTES_PER_TOKEN = 4
-WITHOUT_ANSWER = ("/v1/embeddings", "/v1/score", "/v1/rerank")
+WITHOUT_ANSWER = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/v2/rerank")
 
 
 def admit(limiter: Limiter, client: Client, key: Key, path: str, body: RequestBody) -> Admission | None:

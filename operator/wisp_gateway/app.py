@@ -226,7 +226,10 @@ class App:
 
     async def _state(self, client: Client, route: routes.Route) -> None:
         token, host = _token(client), client.host
-        work = self._pages.serve(client, route.id, route.model, lambda: self._access.view(token, host))
+        account = self._access.account(token, host)
+        work = self._pages.serve(
+            client, route.id, route.model, lambda: self._access.view(token, host), account
+        )
         await self._exchanges.run(client, work, None)
 
     async def _page(self, client: Client, route: routes.Route) -> None:

@@ -16,6 +16,8 @@ from wisp_gateway.limits.key_limits import KeyLimits
 
 # Until another request of the key ends, which nobody knows.
 CONCURRENT_WAIT_S = 1.0
+# Of one answer, whatever its pod reports: a key may be other models' too.
+MAX_ANSWER_MINUTES = 10
 
 
 class Account:
@@ -67,6 +69,7 @@ class Admission:
         self._account.running -= 1
         per_minute = self._limits.tokens_per_minute
         if per_minute is not None and tokens is not None:
+            tokens = min(tokens, MAX_ANSWER_MINUTES * per_minute)
             self._account.tokens.take(tokens - self._reserved_tokens, per_minute, self._clock())
 
 

@@ -159,7 +159,7 @@ class ModelState:
         }
         for id, endpoint in listed.items():
             self.pods[id].replace(endpoint)
-        if model.state == "Asleep" and not len(self.queue):
+        if model.state == "Failed" or (model.state == "Asleep" and not len(self.queue)):
             self._wake_began_s = None
         self.advance()
 

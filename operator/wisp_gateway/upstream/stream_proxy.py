@@ -94,7 +94,9 @@ class StreamProxy:
     def _complete_lines(self, chunk: bytes) -> bytes:
         """Return the complete lines and keep the rest, so that a pod that dies leaves no partial event."""
         text = self._partial_line + chunk
-        end = text.rfind(b"\n") + 1 if len(text) < MAX_PARTIAL_LINE_BYTES else len(text)
+        end = text.rfind(b"\n") + 1
+        if len(text) - end >= MAX_PARTIAL_LINE_BYTES:
+            end = len(text)
         self._partial_line = text[end:]
         return text[:end]
 
@@ -110,7 +112,8 @@ class StreamProxy:
             client = self._client
             event = dialect.answer_event(client.dialect, self._answer.status, body, client.request_id)
             await client.write(event)
-            await self._client.end_stream()
+            await client.end_stream()
+            client.status = self._answer.status
         else:
             await self._client.reply(self._answer.status, body, answer_headers(self._answer.headers))
 
@@ -130,7 +133,10 @@ class StreamProxy:
             ) from failure
 
     def _check_size(self) -> None:
-        if len(self._body) > self._limit_bytes:
+        is_too_long = len(self._body) > self._limit_bytes
+        if is_too_long or self._is_refused:
+            self._record_usage(self._answer.header(usage_report.HEADER))  # the pod has computed it
+        if is_too_long:
             raise UpstreamFailed(f"The pod's answer is over {self._limit_bytes} bytes (--max-answer-bytes).")
         if self._is_refused:
             raise TooMuchHeld(

@@ -121,3 +121,12 @@ def test_an_account_without_use_is_forgotten_and_one_that_runs_is_not(limiter, c
     assert limiter.debts_s() == {"runs": (0.0, 0.0)}
     running.settle(None)
     assert limiter.debts_s() == {}
+
+
+def test_one_answer_stops_a_key_for_ten_minutes_at_most_whatever_its_pod_reports(limiter, clock):
+    limits = KeyLimits(tokens_per_minute=1000)
+    limiter.admit("a", limits, 10).settle(10**9 - 1)
+    error = refusal(limiter, "a", limits, 10)
+    assert 500 < float(dict(error.headers())[b"retry-after"]) <= 600
+    clock.now_s += 600
+    assert refusal(limiter, "a", limits, 10) is None

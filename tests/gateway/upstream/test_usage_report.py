@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 
 import pytest
 
@@ -18,6 +20,7 @@ REPORT = {
     "perTokenSeconds": 0.004,
 }
 TEXT = json.dumps(REPORT).encode()
+STREAMED = {"model": "m", "messages": [], "stream": True}
 ENDS = b"data: [DONE]\n\n"
 
 
@@ -61,11 +64,52 @@ def test_the_report_at_a_streams_end_is_kept_and_cut_off_however_it_is_split(wor
     assert usage.completion_tokens == 12
 
 
+@pytest.mark.parametrize("event_bytes", [60_000, 65_536, 70_000, 200_000])
+@pytest.mark.parametrize("chunk_bytes", [50_000, 1_000_000])
+def test_the_report_behind_a_large_event_is_kept_and_cut_off(world, seen, event_bytes, chunk_bytes):
+    events = world.event("w" * event_bytes) + ENDS
+    text = events + usage_report.COMMENT + TEXT
+    chunks = [world.framed(text[start : start + chunk_bytes]) for start in range(0, len(text), chunk_bytes)]
+    got, usage = ask(world, seen, world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n"), stream=True)
+    assert got.content == events
+    assert usage.completion_tokens == 12
+
+
+def test_the_use_of_an_answer_that_is_too_long_to_pass_on_counts(world, seen):
+    body = b'{"choices": "' + b"x" * 9000 + b'"}'
+    world.model("m", world.pod(world.does.write(world.answer(200, body, f"x-wisp-usage: {TEXT.decode()}"))))
+    got = world.start(max_answer_bytes=4000).post(json={"model": "m", "messages": []})
+    world.until(lambda: seen)
+    assert got.status_code == 502
+    assert seen[0].completion_tokens == 12
+
+
 def test_the_pod_is_asked_and_a_client_cannot_ask(world):
     pod = world.pod()
     world.model("m", pod)
     assert world.start().post(headers={"x-wisp-usage": "client"}).status_code == 200
     assert pod.seen[0].headers["x-wisp-usage"] == "1"
+
+
+def test_a_pods_refusal_within_a_held_stream_counts_by_its_own_status(world, monkeypatch):
+    statuses = []
+    monkeypatch.setattr("wisp_gateway.app.App._account", lambda app, client: statuses.append(client.status))
+
+    async def refuse_late(pod, seen, writer):
+        while not began.is_set():
+            await asyncio.sleep(0.01)
+        writer.write(world.answer(400, b'{"error": {"message": "no", "code": "bad"}}'))
+
+    began = threading.Event()
+    world.model("m", world.pod(refuse_late), coldStart={"heartbeatSeconds": 0.05})
+    world.start()
+    with world.http.stream("POST", world.url + "/v1/chat/completions", json=STREAMED) as got:
+        lines = got.iter_lines()
+        assert next(lines).startswith(":")
+        began.set()
+        assert any('"bad"' in line for line in lines)
+    world.until(lambda: statuses)
+    assert statuses == [400]
 
 
 @pytest.mark.parametrize("comment", [b": wisp-usage", b": other", b": wisp-usageX {}"])

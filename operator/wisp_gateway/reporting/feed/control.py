@@ -93,8 +93,15 @@ def check_origin(origin: str, host: str, *, is_allowed: bool) -> None:
     Raises:
         ForeignOrigin: it may not.
     """
-    if origin and not is_allowed and urlsplit(origin).netloc != host:
+    if origin and not is_allowed and _host_of(origin) != host:
         raise ForeignOrigin(
             f"A web page of {origin[:200]} may not wake or stop models. If it should, start the gateway with "
             "--allow-origin for it."
         )
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None

@@ -93,6 +93,11 @@ def request_row(client: Client, seconds: float) -> dict[str, Any]:
     }
 
 
+def without_sender(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a request's row for another key of its model: without its id and the name of its key."""
+    return row | {"id": "", "keyName": ""}
+
+
 def _desired(state: ModelState) -> int:
     listed = sum(not pod.endpoint.draining for pod in state.pods.values())
     return listed if state.model.desired is None else state.model.desired

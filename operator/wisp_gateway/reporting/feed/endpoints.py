@@ -34,10 +34,11 @@ class FeedEndpoints:
         self._control = control
         self._origins = origins
 
-    async def serve(self, client: Client, part: str, key: str | None, look: Look) -> None:
+    async def serve(self, client: Client, part: str, key: str | None, look: Look, account: str) -> None:
         """Answer one request.
 
         Args:
+            account: account of the request, which may have a part of the open pages.
             part: ``""``, ``stream``, ``history``, ``wake`` or ``stop``.
             key: model that ``wake`` and ``stop`` mean.
 
@@ -46,7 +47,7 @@ class FeedEndpoints:
         """
         match part:
             case "stream":
-                await self._stream(client, look)
+                await self._stream(client, look, account)
             case "history":
                 await _reply(client, 200, self._feed.history(look()))
             case "wake" | "stop":
@@ -54,8 +55,8 @@ class FeedEndpoints:
             case _:
                 await _reply(client, 200, self._feed.state(look()))
 
-    async def _stream(self, client: Client, look: Look) -> None:
-        page = self._feed.open(look())
+    async def _stream(self, client: Client, look: Look, account: str) -> None:
+        page = self._feed.open(look(), account)
         try:
             await client.begin_stream(sse.HEADERS)
             await client.write(event("state", self._feed.state(page.view)))

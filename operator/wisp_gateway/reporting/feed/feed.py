@@ -13,7 +13,13 @@ from typing import Any
 
 from wisp_gateway.config import Config
 from wisp_gateway.inbound.client import Client
-from wisp_gateway.reporting.feed.documents import is_waking, model_document, request_row, stable
+from wisp_gateway.reporting.feed.documents import (
+    is_waking,
+    model_document,
+    request_row,
+    stable,
+    without_sender,
+)
 from wisp_gateway.reporting.feed.pages import Page, Pages, View
 from wisp_gateway.reporting.feed.pod_reader import Fetch, PodReader
 from wisp_gateway.reporting.feed.samples import Samples
@@ -70,13 +76,13 @@ class Feed:
                 self.look()
             await asyncio.sleep(LOOK_S)
 
-    def open(self, view: View) -> Page:
+    def open(self, view: View, account: str) -> Page:
         """Add a page.
 
         Raises:
-            TooManyPages: there are as many as may be.
+            TooManyPages: there are as many as may be, of all or of ``account``.
         """
-        page = self._pages.open(view)
+        page = self._pages.open(view, account)
         self._has_pages.set()
         return page
 
@@ -118,7 +124,11 @@ class Feed:
         return {
             "samples": samples,
             "wakes": [row for row in self._wakes.rows() if view is None or row["key"] in view],
-            "requests": [row for row in self._requests if view is None or row["key"] in view],
+            "requests": [
+                row if view is None else without_sender(row)
+                for row in self._requests
+                if view is None or row["key"] in view
+            ],
         }
 
     def every_second(self) -> None:
@@ -136,7 +146,7 @@ class Feed:
             return
         row = request_row(client, self._clock() - client.entered_s)
         self._requests.append(row)
-        self._pages.add("request", client.model_key, row)
+        self._pages.add("request", client.model_key, row, without_sender(row))
         if client.usage is not None:
             self._samples.add_prompt(client.model_key, client.usage.prompt_tokens)
         state = self._registry.find(client.model_key)

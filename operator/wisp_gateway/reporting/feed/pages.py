@@ -11,6 +11,7 @@ from wisp_gateway.inbound import sse
 from wisp_gateway.reporting.feed.errors import TooManyPages
 
 MAX_PAGES = 64
+MAX_PAGES_EACH = 32  # of one key, or of one host without keys
 MAX_BEHIND = 64
 RETRY_S = 30
 
@@ -24,10 +25,14 @@ def event(kind: str, data: Any) -> bytes:
 
 
 class Page:
-    """One page: what it may show, and the events that it has not been sent."""
+    """One page: what it may show, and the events that it has not been sent.
 
-    def __init__(self, view: View) -> None:
-        self.view = view
+    Args:
+        account: account that it counts for.
+    """
+
+    def __init__(self, view: View, account: str) -> None:
+        self.view, self.account = view, account
         self._events: asyncio.Queue[bytes | None] = asyncio.Queue()
 
     def put(self, events: bytes) -> None:
@@ -54,21 +59,24 @@ class Pages:
     def __init__(self) -> None:
         self._pages: set[Page] = set()
         self._is_closed = False
-        self._pending: list[tuple[str, bytes]] = []
+        self._pending: list[tuple[str, bytes, bytes]] = []  # model, event, and the event for models' own keys
 
     def __len__(self) -> int:
         return len(self._pages)
 
-    def open(self, view: View) -> Page:
+    def open(self, view: View, account: str) -> Page:
         """Add a page.
 
         Raises:
-            TooManyPages: there are as many as may be.
+            TooManyPages: there are as many as may be, of all or of ``account``.
         """
         if len(self._pages) >= MAX_PAGES:
             message = f"{MAX_PAGES} pages follow this gateway already. Close one."
             raise TooManyPages(message, retry_after_s=RETRY_S)
-        page = Page(view)
+        if sum(page.account == account for page in self._pages) >= MAX_PAGES_EACH:
+            message = f"{MAX_PAGES_EACH} pages of yours follow this gateway already. Close one."
+            raise TooManyPages(message, retry_after_s=RETRY_S)
+        page = Page(view, account)
         self._pages.add(page)
         if self._is_closed:
             page.end()
@@ -84,10 +92,15 @@ class Pages:
         for page in self._pages:
             page.end()
 
-    def add(self, kind: str, key: str, data: Any) -> None:
-        """Add an event about a model, for the pages that may show it; :meth:`flush` sends it."""
+    def add(self, kind: str, key: str, data: Any, reduced: Any = None) -> None:
+        """Add an event about a model, for the pages that may show it; :meth:`flush` sends it.
+
+        Args:
+            reduced: data for the pages of the model's own keys, if others may not see all of it.
+        """
         if self._pages:
-            self._pending.append((key, event(kind, data)))
+            full = event(kind, data)
+            self._pending.append((key, full, full if reduced is None else event(kind, reduced)))
 
     def add_sample(self, sample: dict[str, Any]) -> None:
         """Add a sample; each view gets the part that it may show."""
@@ -112,5 +125,7 @@ class Pages:
                 page.put(chunk)
 
 
-def _seen_by(view: View, events: Iterable[tuple[str, bytes]]) -> Iterable[bytes]:
-    return (chunk for key, chunk in events if view is None or key in view)
+def _seen_by(view: View, events: Iterable[tuple[str, bytes, bytes]]) -> Iterable[bytes]:
+    if view is None:
+        return (full for _, full, _ in events)
+    return (reduced for key, _, reduced in events if key in view)

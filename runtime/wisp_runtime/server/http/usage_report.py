@@ -16,10 +16,11 @@ from typing import Any, Protocol
 from starlette.types import Message, Scope
 
 from wisp_runtime.engine.transport.messages import Submit
-from wisp_runtime.server.metrics import RequestTimer
+from wisp_runtime.server.metrics import NEVER_BEGUN, RequestTimer
 
 HEADER = b"x-wisp-usage"
 COMMENT = b": wisp-usage "
+_WITHOUT_ANSWER = NEVER_BEGUN | {"error", "abort"}
 
 
 class CountedChoice(Protocol):
@@ -87,9 +88,11 @@ class UsageReport:
         return self._timer.phases() if self._timer is not None else []
 
     def text(self) -> bytes:
-        """Return the report as JSON; empty before any sequence ended, and if nobody asked for it."""
+        """Return the report as JSON; empty before any sequence ended, of a failure, and if nobody asked."""
         timer = self._timer
         if timer is None or not self.is_wanted:
+            return b""
+        if timer.first_token_s is None and timer.reason in _WITHOUT_ANSWER:
             return b""
         report = {
             "promptTokens": self._prompt_tokens,

@@ -273,6 +273,7 @@ def test_each_part_has_its_method(world, method, path):
         ("https://elsewhere.example", (), 403),
         ("https://elsewhere.example", ("https://elsewhere.example",), 200),
         ("null", (), 403),
+        ("http://[x", (), 403),
     ],
 )
 def test_a_page_of_another_origin_wakes_nothing(world, origin, allowed, status):
@@ -318,6 +319,35 @@ def test_a_page_too_many_is_refused(world, monkeypatch):
         refused = world.http.get(f"{world.url}/state/stream")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_pages")
         assert int(refused.headers["retry-after"]) > 0
+
+
+def test_one_key_cannot_hold_every_page(world, monkeypatch, tmp_path):
+    monkeypatch.setattr("wisp_gateway.reporting.feed.pages.MAX_PAGES_EACH", 1)
+    keys = tmp_path / "m-keys"
+    keys.write_text("a:sk-a\nb:sk-b\n")
+    world.model("m", world.pod(), apiKeysFile=str(keys))
+    world.start()
+    of_a, of_b = ({"authorization": f"Bearer sk-{name}"} for name in "ab")
+    with page(world, **of_a):
+        refused = world.http.get(f"{world.url}/state/stream", headers=of_a)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_pages")
+        with page(world, **of_b) as followed:
+            assert followed.of("state")
+
+
+def test_a_models_keys_do_not_see_who_else_asks(world, tmp_path):
+    keys = tmp_path / "m-keys"
+    keys.write_text("alice:sk-a\nbob:sk-b\n")
+    world.model("m", world.pod(world.does.write(world.answer(200, b"{}", USAGE))), apiKeysFile=str(keys))
+    world.start()
+    world.gateway.app._access._is_loopback_trusted = False
+    bob = {"authorization": "Bearer sk-b"}
+    with page(world, **bob) as followed:
+        hers = {"authorization": "Bearer sk-a", "x-request-id": "alices-secret-plan"}
+        world.post(json={"model": "m", "prompt": "x"}, path="/v1/completions", headers=hers)
+        rows = [followed.until("request")]
+    rows += world.http.get(f"{world.url}/state/history", headers=bob).json()["requests"]
+    assert [(row["id"], row["keyName"], row["promptTokens"] > 0) for row in rows] == [("", "", True)] * 2
 
 
 def test_a_pod_that_cannot_be_reached_costs_the_page_nothing(world):

@@ -120,6 +120,7 @@ def test_a_wake_after_one_that_failed_is_another():
     first, second = asyncio.run(run())
     assert (first["outcome"], second["outcome"]) == ("failed", "running")
     assert second["began"] > first["began"]
+    assert sum(phase["seconds"] for phase in second["phases"]) <= second["seconds"]
 
 
 def test_the_last_wakes_are_kept_and_those_of_deleted_models_end():

@@ -83,6 +83,14 @@ def test_a_refusal_and_a_request_without_a_generation_report_nothing(api, path):
     assert "x-wisp-usage" not in got.headers
 
 
+@pytest.mark.parametrize("reason", ["refused", "error", "overloaded", "expired"])
+def test_a_request_that_the_engine_fails_before_a_token_reports_nothing(api, server, reason):
+    server.engine.fails_with, server.engine.refuses_with = "no", reason
+    got = api.post("/v1/chat/completions", json={"model": "tiny", **CHAT}, headers=ASK)
+    assert got.status_code >= 400
+    assert "x-wisp-usage" not in got.headers
+
+
 def test_the_report_is_what_the_contract_shows(api):
     got = api.post("/v1/chat/completions", json={"model": "tiny", **CHAT}, headers=ASK)
     assert json.loads(got.headers["x-wisp-usage"]).keys() == {

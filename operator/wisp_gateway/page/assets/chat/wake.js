@@ -25,7 +25,7 @@ export function Wake({ generation, model, name }) {
   useEffect(() => {
     if (!isAwake) generation.answer.hasWoken = true;
   }, [isAwake]);
-  if (isAwake) return html`<${Waiting} seconds=${seconds} waiting=${model.waiting ?? 0} />`;
+  if (isAwake) return html`<${Waiting} seconds=${seconds} waiting=${model?.waiting ?? 0} />`;
   const { phases, current } = phasesOf(model, generation.wake);
   return html`<div class="chat-wake">
     <p class="chat-wake-head">

@@ -14,7 +14,7 @@ export default function WakesView() {
   const isRunning = wakes.some(({ outcome }) => outcome === "running");
   useTick(100, isRunning);
   if (wakes.length === 0) return html`<${NoWake} />`;
-  const longest = Math.max(...wakes.map(secondsOf), 0.001);
+  const longest = Math.max(...wakes.map((wake) => Math.max(secondsOf(wake), knownOf(wake))), 0.001);
   return html`<div class="view-head">
       <h1>Wakes</h1>
       <p class="muted">${wakes.length === 1 ? "One" : `The last ${wakes.length}, newest first`}: from the first request to the first
@@ -24,6 +24,10 @@ export default function WakesView() {
     <ol class="wakes">
       ${wakes.toReversed().map((wake) => html`<${Wake} key=${`${wake.key} ${wake.began}`} wake=${wake} longest=${longest} />`)}
     </ol>`;
+}
+
+function knownOf(wake) {
+  return (wake.phases ?? []).reduce((sum, phase) => sum + Math.max(0, phase.seconds ?? 0), 0);
 }
 
 function secondsOf(wake) {
@@ -43,7 +47,7 @@ function Legend({ wakes }) {
 function Wake({ wake, longest }) {
   const seconds = secondsOf(wake);
   const phases = (wake.phases ?? []).filter((phase) => phase.seconds > 0);
-  const known = phases.reduce((sum, phase) => sum + phase.seconds, 0);
+  const known = knownOf(wake);
   const isRunning = wake.outcome === "running";
   return html`<li class="wake-row">
     <div class="wake-line">
