@@ -9,12 +9,13 @@ import sys
 import time
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import EngineClient
-from wisp_runtime.engine.transport.messages import SamplingParams, Submit
+from wisp_runtime.engine.transport.messages import Phase, SamplingParams, Submit
 from wisp_runtime.errors import EngineDied
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -79,6 +80,22 @@ def test_it_starts_serves_many_at_once_and_ends_with_status_0():
         return got
 
     assert asyncio.run(run()) == [(answer(request, 128), "length") for request in requests]
+
+
+def test_a_phase_that_runs_has_the_seconds_since_it_began(monkeypatch):
+    now_s = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now_s[0])
+    monkeypatch.setattr("wisp_runtime.engine.transport.client.time", clock)
+
+    async def run():
+        client = EngineClient(SimpleNamespace(), SimpleNamespace())
+        client._take(Phase("import", 0.5, is_done=True))
+        for copied in (0, 10, 20):
+            client._take(Phase("weights", bytes=copied, total_bytes=40))
+            now_s[0] += 1.0
+        return [(phase.name, phase.seconds, phase.bytes) for phase in client.phases]
+
+    assert asyncio.run(run()) == [("import", 0.5, 0), ("weights", 3.0, 20)]
 
 
 def test_a_request_sent_before_the_engine_is_ready_is_served_when_it_is():

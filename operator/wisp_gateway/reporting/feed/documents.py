@@ -7,7 +7,7 @@ from typing import Any
 
 from wisp_gateway.inbound.client import Client
 from wisp_gateway.reporting.feed.pod_details import StartPhase
-from wisp_gateway.reporting.feed.pod_reader import PodReader
+from wisp_gateway.reporting.feed.pod_reader import PodReader, phases_of
 from wisp_gateway.reporting.introspection import model_state
 from wisp_gateway.routing.model_state import ModelState
 
@@ -45,10 +45,11 @@ def start_phases(state: ModelState, pods: PodReader, now_s: float) -> list[dict[
     """Return the phases of the wake that runs, ``schedule`` first; none of a model that is not waking."""
     if not is_waking(state):
         return []
-    details, began_s = pods.of_starting(state), state.wake_began_s
-    phases = list(details.phases) if details is not None else []
+    reading, began_s = pods.of_starting(state), state.wake_began_s
+    phases = list(phases_of(reading))
     if began_s is not None:
-        before_s = max(0.0, now_s - began_s - (details.started_s if details is not None else 0.0))
+        seen_s = now_s if reading is None else reading.read_s
+        before_s = max(0.0, seen_s - began_s - sum(phase.seconds for phase in phases))
         phases.insert(0, StartPhase("schedule", round(before_s, 3), 1.0 if phases else None))
     return [{"name": phase.name, "progress": phase.progress, "seconds": phase.seconds} for phase in phases]
 

@@ -21,7 +21,7 @@ from wisp_gateway.reporting.feed.documents import (
     without_sender,
 )
 from wisp_gateway.reporting.feed.pages import Page, Pages, View
-from wisp_gateway.reporting.feed.pod_reader import Fetch, PodReader
+from wisp_gateway.reporting.feed.pod_reader import Fetch, PodReader, phases_of
 from wisp_gateway.reporting.feed.samples import Samples
 from wisp_gateway.reporting.feed.wakes import WakeLog
 from wisp_gateway.routing.model_state import ModelState
@@ -179,8 +179,8 @@ class Feed:
 
     def _phase(self, state: ModelState) -> tuple[str, float | None] | None:
         """Return the phase of a wake, and its progress, as a starting pod reports it."""
-        details = self._pods.of_starting(state) if is_waking(state) else None
-        running = [phase for phase in details.phases if phase.progress != 1.0] if details else []
+        phases = phases_of(self._pods.of_starting(state)) if is_waking(state) else ()
+        running = [phase for phase in phases if phase.progress != 1.0]
         return (running[-1].name, running[-1].progress) if running else None
 
     def _add_wakes(self, rows: list[Document]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from wisp_gateway.reporting.feed.pod_details import PodDetails, parse
+from wisp_gateway.reporting.feed.pod_details import PodDetails, StartPhase, parse
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.pod import Pod
 
@@ -34,6 +34,11 @@ class Reading:
     due_s: float = float("-inf")
     failures: int = 0
     is_under_way: bool = False
+
+
+def phases_of(reading: Reading | None) -> tuple[StartPhase, ...]:
+    """Return the phases that a pod reported; none if it was not read."""
+    return reading.details.phases if reading is not None and reading.details is not None else ()
 
 
 class PodReader:
@@ -80,14 +85,12 @@ class PodReader:
         readings = [self.of_pod(pod) for pod in state.pods.values() if pod.is_ready]
         return [reading for reading in readings if reading is not None and reading.details is not None]
 
-    def of_starting(self, state: ModelState) -> PodDetails | None:
+    def of_starting(self, state: ModelState) -> Reading | None:
         """Return what was read of the foremost starting pod."""
         starting = [pod for pod in state.pods.values() if not pod.is_ready and not pod.endpoint.draining]
         known = [self.of_pod(pod) for pod in starting]
-        details = [
-            reading.details for reading in known if reading is not None and reading.details is not None
-        ]
-        return max(details, key=lambda pod: len(pod.phases), default=None)
+        readings = [reading for reading in known if reading is not None and reading.details is not None]
+        return max(readings, key=lambda reading: len(phases_of(reading)), default=None)
 
     def last_of(self, state: ModelState) -> PodDetails | None:
         """Return what was read last of any of a model's pods that had loaded it."""

@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Protocol
 
 from wisp_runtime.config import ServeConfig
@@ -87,7 +88,7 @@ class EngineClient:
         self._process = process
         self._writer = writer
         self._info: Ready | None = None
-        self._phases: dict[str, Phase] = {}
+        self._phases: dict[str, tuple[Phase, float]] = {}  # each with the time of its first message
         self._load = Load()
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
         self._is_stopping = False
@@ -132,8 +133,12 @@ class EngineClient:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """The start-up phases so far, in order, the latest state of each."""
-        return tuple(self._phases.values())
+        """The start-up phases so far, in order; of one that runs its seconds so far."""
+        now_s = time.monotonic()
+        return tuple(
+            phase if phase.is_done else replace(phase, seconds=now_s - began_s)
+            for phase, began_s in self._phases.values()
+        )
 
     @property
     def load(self) -> Load:
@@ -237,7 +242,8 @@ class EngineClient:
                     if queue := self._queues.get(event.request_id):
                         queue.put_nowait(event)
             case Phase(name=name):
-                self._phases[name] = message
+                _, began_s = self._phases.get(name, (message, time.monotonic()))
+                self._phases[name] = message, began_s
             case Ready():
                 self._info, self._load = message, message.load
                 self.ready.set()

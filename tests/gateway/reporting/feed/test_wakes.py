@@ -11,6 +11,7 @@ import pytest
 from wisp_gateway.discovery.snapshot import Endpoint, Model
 from wisp_gateway.errors import GatewayError
 from wisp_gateway.metrics import Metrics
+from wisp_gateway.reporting.feed.documents import start_phases
 from wisp_gateway.reporting.feed.pod_reader import PodReader
 from wisp_gateway.reporting.feed.wakes import MAX_WAKES, WakeLog
 from wisp_gateway.routing.model_state import ModelState
@@ -140,3 +141,22 @@ def test_the_last_wakes_are_kept_and_those_of_deleted_models_end():
 
     log = asyncio.run(run())
     assert not log.is_any_running
+
+
+def test_the_time_before_a_pod_began_stays_while_its_phases_run():
+    async def run():
+        wakes = Wakes()
+        wakes.ask()
+        endpoint = Endpoint("m-1", "127.0.0.1:1", ready=False, draining=False)
+        wakes.state.replace(replace(wakes.model, state="Waking", endpoints=(endpoint,)))
+        wakes.now_s += 5.0  # 2 s until the pod began, then POD's 3 s
+        wakes.log._pods.read_due([wakes.state])
+        await asyncio.sleep(0.01)
+        wakes.now_s += 0.2
+        return start_phases(wakes.state, wakes.log._pods, wakes.now_s)
+
+    assert [(phase["name"], phase["seconds"]) for phase in asyncio.run(run())] == [
+        ("schedule", 2.0),
+        ("import", 1.0),
+        ("weights", 2.0),
+    ]
