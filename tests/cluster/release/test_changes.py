@@ -90,7 +90,8 @@ def test_a_renamed_model_answers_by_its_new_name_alone(namespace):
 
 @pytest.mark.parametrize("moment", ["asleep", "waking", "draining", "while no operator runs"])
 def test_a_spec_changed_at_any_moment_is_the_one_that_answers(namespace, no_operator, moment):
-    apply(model("chat", **TINY, scaling={"idleAfter": "2s"}), namespace=NAMESPACE)
+    idle_after = "20s" if moment == "while no operator runs" else "2s"  # long enough to be seen ready
+    apply(model("chat", **TINY, scaling={"idleAfter": idle_after}), namespace=NAMESPACE)
     until(lambda: is_asleep("chat", NAMESPACE))
     if moment != "asleep":
         ask_and_leave("chat")

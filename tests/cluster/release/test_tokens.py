@@ -60,6 +60,8 @@ def test_a_models_keys_open_it_once_the_chart_lists_their_secret(models):
         return code, found.get("error", {}).get("code")
 
     assert keyed(KEY) == (503, "keys_unread")
+    for component in ("operator", "gateway"):
+        settled(component)  # an earlier test's upgrade may still replace pods
     before = get("pods", namespace=SYSTEM)
     install("--set", f"gateway.modelSecrets.{models}={{door}}")
     until(lambda: [keyed(KEY) for _ in range(4)] == [(200, None)] * 4, seconds=90)  # of both gateways
