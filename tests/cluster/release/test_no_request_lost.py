@@ -27,7 +27,8 @@ class Load:
     """The load of one test, in a pod of its own."""
 
     def rate(self, rate):
-        execute(CLIENTS, "load", "python3", "-c", f"open('/tmp/rate', 'w').write('{rate}')")
+        write = f"open('/tmp/rate', 'w').write('{rate}')"
+        execute(CLIENTS, "load", "python3", "-c", write, check=rate != "stop")  # it may end before this does
 
     def goes_on(self, seconds):
         """Let it run on for some seconds, by the load's own count."""
