@@ -98,6 +98,6 @@ def test_a_changed_spec_gets_a_fresh_start(operator, namespace):
 
 def test_a_secret_that_comes_later_is_enough(operator, namespace):
     apply(model("chat", replicas=1, runtime=SECRET_ENV), namespace=namespace)
-    until(lambda: condition("chat", "Ready", namespace) == ("False", "SecretMissing"))
+    until(lambda: condition("chat", "Ready", namespace) == ("False", "SecretMissing"), seconds=240)
     kubectl("create", "secret", "generic", "absent", "-n", namespace, "--from-literal=token=x")
-    until(lambda: status("chat", namespace)["state"] == "Ready", seconds=60)
+    until(lambda: status("chat", namespace)["state"] == "Ready", seconds=180)
