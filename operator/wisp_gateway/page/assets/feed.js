@@ -20,7 +20,6 @@ const MAX_WAIT_MS = 5_000;
 export const feed = createStore({
   link: "connecting",
   refusal: "",
-  awaySince: null,
   gateway: "",
   status: "",
   models: null,
@@ -80,7 +79,6 @@ const appliers = {
   state: (document) => ({
     link: "open",
     refusal: "",
-    awaySince: null,
     gateway: document.gateway ?? "",
     status: document.status ?? "",
     models: sorted((document.models ?? []).map(received)),
@@ -152,7 +150,7 @@ function without(models, key) {
 
 function lose(refusal = "") {
   flush();
-  feed.set({ link: "away", refusal, awaySince: feed.get().awaySince ?? Date.now() });
+  feed.set({ link: "away", refusal });
 }
 
 async function lock(error) {

@@ -49,10 +49,6 @@ export function formatShare(value) {
   return isNumber(value) ? `${(value * 100).toFixed(value < 0.1 && value > 0 ? 1 : 0)} %` : NONE;
 }
 
-export function formatTime(unixSeconds) {
-  return isNumber(unixSeconds) ? clock.format(unixSeconds * 1000) : NONE;
-}
-
 /** The time of day, and before it the day if that is not today. */
 export function formatMoment(unixSeconds) {
   if (!isNumber(unixSeconds)) return NONE;

@@ -112,7 +112,7 @@ class WakeLog:
         if is_waking(state):
             asked_s = now_s if state.wake_began_s is None else state.wake_began_s
             began_s = max([asked_s, *(wake.ended_s or 0.0 for wake in self._ended if wake.state is state)])
-            wake = Wake(state, began_s, now - now_s + began_s, state.wake_began_s is not None)
+            wake = Wake(state, began_s, now - now_s + began_s)
         elif state.last_wake is not None and state.last_wake != past:
             wake = Wake(state, state.last_wake[0], now - now_s + state.last_wake[0])
         else:

@@ -97,6 +97,7 @@ class GrammarCompiler:
         self._compiled: OrderedDict[str, Future[Compiled]] = OrderedDict()
         self._waiting: dict[str, tuple[Submit, Future[Compiled]]] = {}
         self._waiting_for = Counter[str]()  # requests by grammar
+        self._may_be_surplus = False  # a job was begun since the grammars were counted, or runs
 
     @property
     def is_idle(self) -> bool:
@@ -131,7 +132,9 @@ class GrammarCompiler:
         """Return requests by id whose grammars are compiled, with their rules, or why they are refused."""
         compiled = [request for request, job in self._waiting.values() if job.done()]
         jobs = [self._remove(request.request_id)[1] for request in compiled]
-        self._evict()
+        if self._may_be_surplus:
+            self._may_be_surplus = not all(job.done() for job in self._compiled.values())
+            self._evict()
         return [
             (request.request_id, _constraint(request, job.result()))
             for request, job in zip(compiled, jobs, strict=True)
@@ -157,6 +160,7 @@ class GrammarCompiler:
 
     def _submit(self, *call: Any) -> Future[Compiled]:
         self._threads = self._threads or ThreadPoolExecutor(COMPILED_AT_A_TIME, thread_name_prefix="grammar")
+        self._may_be_surplus = True
         return self._threads.submit(*call)
 
     def _evict(self) -> None:
