@@ -9,7 +9,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 . "$here/node/node.sh"
 
 # run_tests [COMMAND]: COMMAND is what the tests run inside of. One after the other, since an operator serves every
-# namespace of a cluster; a test failed if it failed once.
+# namespace of a cluster.
 run_tests() { "$@" "$here/../../.venv/bin/python" -m pytest -m cluster -p no:cacheprovider "${arguments[@]}"; }
 
 own_node() {
