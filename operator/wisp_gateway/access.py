@@ -78,7 +78,7 @@ class Access:
             raise _unauthorized(token)
 
     def account(self, token: str, host: str) -> str:
-        """Return the account for the bytes of a request: a known key, else the client's address."""
+        """Return the account of a request's sender: a known key, else the client's address."""
         if token and self._keys.find(token, self._model_keys()) is not None:
             return f"key:{digest(token).hex()}"
         return f"host:{host}"
@@ -133,7 +133,7 @@ class Access:
             return opened
         raise _unauthorized(token)
 
-    def view(self, token: str, host: str) -> frozenset[str] | None:
+    def visible_models(self, token: str, host: str) -> frozenset[str] | None:
         """Return the models that a client may read about: all (None), or those that its key guards.
 
         Raises:
@@ -160,8 +160,8 @@ class Access:
         if self._is_loopback_trusted and (host in _LOOPBACK or self._opens_everything(token)):
             return
         raise Unauthorized(
-            "This page shows every model, so it needs a key of the gateway's own file (--api-keys; in the "
-            "chart gateway.apiKeysSecret), as 'Authorization: Bearer KEY'."
+            "This document shows every model, so it needs a key of the gateway's own file (--api-keys; in "
+            "the chart gateway.apiKeysSecret), as 'Authorization: Bearer KEY'."
         )
 
     def _opens_everything(self, token: str) -> bool:

@@ -1,4 +1,4 @@
-"""Admission of requests by their keys' limits: an estimate first, headers for the client, use at the end."""
+"""Admission of requests by their keys' limits: an estimate of tokens is reserved, and settled at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wisp_gateway.limits.headers import anthropic_headers, openai_headers
 from wisp_gateway.limits.key_limits import UNLIMITED
 from wisp_gateway.limits.limiter import Admission, Limiter
 
-# Of text in most languages and tokenizers; use replaces it at the answer's end.
+# Typical of text in most languages and tokenizers; the tokens used replace the estimate at the answer's end.
 BYTES_PER_TOKEN = 4
 WITHOUT_ANSWER = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/v2/rerank")
 
@@ -36,9 +36,9 @@ def admit(limiter: Limiter, client: Client, key: Key, path: str, body: RequestBo
             "Send less, or ask whoever runs this gateway for more."
         )
     try:
-        return limiter.admit(key.account, limits, estimated_tokens(path, body))
+        return limiter.admit(key.limited_as, limits, estimated_tokens(path, body))
     finally:
-        quotas = limiter.quotas(key.account, limits)
+        quotas = limiter.quotas(key.limited_as, limits)
         is_anthropic = client.dialect is Dialect.ANTHROPIC
         headers = anthropic_headers(quotas, time.time()) if is_anthropic else openai_headers(quotas)
         client.own_headers = [*client.own_headers, *headers]
@@ -46,10 +46,13 @@ def admit(limiter: Limiter, client: Client, key: Key, path: str, body: RequestBo
 
 @contextmanager
 def settled(admission: Admission | None, client: Client, is_sent: Callable[[], bool]) -> Iterator[None]:
-    """Count at the block's end what a request has used.
+    """Charge a request's tokens to its key when the block ends.
 
-    That is what its pod reports. Without a report it is nothing if no pod had it (``is_sent``) or it failed,
-    and what was reserved if its client or its deadline has cut it off.
+    The pod's report gives their number. Without a report the charge is 0 if the request failed or reached no
+    pod, and the estimate if its client or its deadline ended it.
+
+    Args:
+        is_sent: whether the request has reached a pod.
     """
     has_failed = False
     try:

@@ -11,7 +11,6 @@ from wisp_gateway.access import Access
 from wisp_gateway.admission import admit, settled
 from wisp_gateway.config import Config
 from wisp_gateway.errors import GatewayError, Headers, InternalError
-from wisp_gateway.exchanges import Exchanges
 from wisp_gateway.inbound import access_log, prompt_text, request_body, request_span, routes
 from wisp_gateway.inbound.auth import Keyring, token_of
 from wisp_gateway.inbound.byte_budget import ByteBudget
@@ -21,14 +20,15 @@ from wisp_gateway.inbound.dialect import Dialect
 from wisp_gateway.limits import deadline
 from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.page import assets
-from wisp_gateway.reporting import accounting, introspection
+from wisp_gateway.page import files
+from wisp_gateway.reporting import introspection, model_metrics, request_metrics
 from wisp_gateway.reporting.feed.control import Control
 from wisp_gateway.reporting.feed.endpoints import FeedEndpoints
 from wisp_gateway.reporting.feed.feed import Feed
 from wisp_gateway.routing.prompt import Prompt, prompt_of, session_of
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import tag_of
+from wisp_gateway.running_requests import RunningRequests
 from wisp_gateway.upstream.proxy import Proxy, Request
 from wisp_gateway.upstream.stored_responses import StoredResponses
 from wisp_http.log_lines import request_id
@@ -80,9 +80,9 @@ class App:
         )
         self._origins = AllowedOrigins(config.allow_origin)
         self._feed = feed
-        self._pages = FeedEndpoints(registry, feed, control, self._origins)
+        self._feed_endpoints = FeedEndpoints(registry, feed, control, self._origins)
         self._budget = ByteBudget(config.max_held_bytes)
-        self._exchanges = Exchanges()
+        self._running = RunningRequests()
         self._limiter = limiter
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -98,7 +98,7 @@ class App:
             route = routes.find(client.method, client.path, is_metrics_port=is_metrics_port)
             await self._dispatch(client, route)
         except GatewayError as error:
-            accounting.count_refusal(self._metrics, client, error)
+            request_metrics.count_refusal(self._metrics, client, error)
             await client.fail(error)
         except ClientGone:
             client.status = CLIENT_CLOSED_REQUEST
@@ -108,7 +108,7 @@ class App:
         finally:
             client.held.release()
             if client.model_key or client.status >= 400:
-                self._account(client)
+                self._count(client)
             access_log.record(client)
             if client.model_key:
                 self._feed.record(client)
@@ -116,7 +116,7 @@ class App:
 
     def abort(self) -> None:
         """End every request that still runs, each with a clean error."""
-        self._exchanges.abort()
+        self._running.abort()
 
     async def _preflight(self, client: Client) -> bool:
         """Set the headers for a web page; answer its preflight, which has no key, and return True."""
@@ -184,7 +184,7 @@ class App:
         self._metrics.received.add(len(body.raw), state.model.key)
         del body  # not held beside the one that is sent
         with settled(admission, client, lambda: request.held_s is not None):
-            await self._exchanges.run(client, self._proxy.serve(client, state, request), timeout_s)
+            await self._running.run(client, self._proxy.serve(client, state, request), timeout_s)
 
     async def _serve_stored(self, client: Client, route: routes.Route) -> None:
         token = _token(client)
@@ -194,7 +194,7 @@ class App:
         client.model_key, client.key_name = state.model.key, self._access.key_name(token)
         account = self._access.account(token, client.host)
         work = self._stored.serve(client, state, pod, route.path, account)
-        await self._exchanges.run(client, work, timeout_s)
+        await self._running.run(client, work, timeout_s)
 
     async def _list(self, client: Client, route: routes.Route) -> None:
         states = self._access.models(_token(client), route.model)
@@ -221,24 +221,24 @@ class App:
     async def _show_metrics(self, client: Client) -> None:
         if client.port != self._config.metrics_port:
             self._access.check_gateway(_token(client), client.host)
-        text = accounting.scrape(self._metrics, self._registry, is_synced=self._is_synced())
+        text = model_metrics.scrape(self._metrics, self._registry, is_synced=self._is_synced())
         await client.reply(200, text, _PROMETHEUS)
 
     async def _state(self, client: Client, route: routes.Route) -> None:
         token, host = _token(client), client.host
         account = self._access.account(token, host)
-        work = self._pages.serve(
-            client, route.id, route.model, lambda: self._access.view(token, host), account
+        work = self._feed_endpoints.serve(
+            client, route.id, route.model, lambda: self._access.visible_models(token, host), account
         )
-        await self._exchanges.run(client, work, None)
+        await self._running.run(client, work, None)
 
     async def _page(self, client: Client, route: routes.Route) -> None:
         """Send a file of the page; it shows nothing without the key that it then asks for."""
         headers = (client.header(name) for name in (b"accept-encoding", b"if-none-match"))
-        await client.reply(*assets.find(route.id).answer(*headers))
+        await client.reply(*files.find(route.id).answer(*headers))
 
-    def _account(self, client: Client) -> None:
-        accounting.count_request(self._metrics, client)
+    def _count(self, client: Client) -> None:
+        request_metrics.count_request(self._metrics, client)
 
 
 def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Prompt | None:

@@ -33,7 +33,7 @@ GatewayError                    an answer: HTTP status, OpenAI's error body, hea
     ├── PodsRefused             pods that answer, and take none of its requests
     ├── PodUnreachable          the pod that stores a response does not answer
     ├── TooManyConnections      over --max-connections
-    ├── TooManyPages            as many as may be follow the feed
+    ├── TooManySubscribers      as many as may be follow the feed
     ├── OperatorAway            the program that stops models does not answer
     └── Stopping                the gateway is stopping
 StartError                      the gateway cannot start (exit 1)

@@ -15,7 +15,7 @@ from wisp_gateway.inbound.server import Server, listen
 from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.limits.state_file import StateFile
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.reporting import accounting
+from wisp_gateway.reporting import model_metrics
 from wisp_gateway.reporting.demand import DemandReporter
 from wisp_gateway.reporting.feed.control import Control
 from wisp_gateway.reporting.feed.feed import Feed
@@ -71,7 +71,7 @@ class Gateway:
             config,
             self.registry,
             self._pod_state,
-            on_wake=lambda row: accounting.count_wake(self.metrics, row),
+            on_wake=lambda row: model_metrics.count_wake(self.metrics, row),
         )
         self._control = Control(
             self.registry, self._demand.stop if config.directory and self._demand else None

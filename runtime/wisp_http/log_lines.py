@@ -1,7 +1,7 @@
 """Format of a program's log: a line of text or a JSON object a record, each with its request's id.
 
-A record is one line, or, of text with a traceback, one line and indented ones: what a client sends cannot
-begin a line, and no control character passes. The access log has no word of a prompt or an answer.
+A record is one line (a traceback of a text record follows in indented lines) and control characters are
+escaped, so that a client's text cannot forge a record. The access log has no word of a prompt or an answer.
 """
 
 from __future__ import annotations

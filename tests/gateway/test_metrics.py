@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from wisp_gateway.metrics import MAX_KEYS, OTHER_KEYS, Family, Histogram, Metrics
-from wisp_gateway.reporting import accounting
+from wisp_gateway.reporting import model_metrics
 
 
 def test_a_label_value_cannot_break_the_line_it_is_in():
@@ -96,7 +96,7 @@ def test_the_phases_of_a_wake_are_counted_once_it_is_ready():
     metrics = Metrics()
     phases = [{"name": "weights", "seconds": 2.5}, {"name": "of-its-own", "seconds": 1}]
     for outcome in ("ready", "failed"):
-        accounting.count_wake(metrics, {"key": "a/m", "outcome": outcome, "phases": phases})
+        model_metrics.count_wake(metrics, {"key": "a/m", "outcome": outcome, "phases": phases})
     assert metrics.wake_phases.value("a/m", "weights") == 2.5
     assert metrics.wake_phases.value("a/m", "other") == 1  # a pod's words are no labels
     assert [metrics.wakes_ended.value("a/m", outcome) for outcome in ("ready", "failed")] == [1, 1]

@@ -32,7 +32,7 @@ class Key:
         name: name of its line, or of its value in a Secret; empty: none.
         priority: priority of its requests.
         limits: limits of all of its requests together.
-        source: file or Secret that has it; with ``name`` what its limits are counted for.
+        source: file or Secret that has it.
     """
 
     name: str = ""
@@ -41,8 +41,8 @@ class Key:
     source: str = ""
 
     @property
-    def account(self) -> str:
-        """Name of what its requests count for: two lines of one name, an old and a new key, share it."""
+    def limited_as(self) -> str:
+        """Name under which its use is limited: two lines of one name, an old and a new key, share it."""
         return f"{self.source}:{self.name}"
 
 

@@ -1,7 +1,7 @@
 """Budget in bytes for everything that the gateway holds for its clients: bodies, answers, unread streams.
 
-One account may hold a quarter of it, so that no client and no model takes it all. The first bytes of each
-request are free, so that a short one is never refused because of others at its address. Accounting only:
+A holder has a quarter of it at most, so that no client and no model takes it all. The first bytes of each
+request are free, so that a short one is never refused because of others at its address. Bookkeeping only:
 bytes are taken here before they are kept.
 """
 
@@ -16,7 +16,7 @@ FREE_BYTES = 8 * 1024
 
 
 class ByteBudget:
-    """Bytes held, in total and by account (a client, or a model).
+    """Bytes held, in total and by holder (a client, or a model).
 
     Attributes:
         turn: lock under which long bodies are scanned, one at a time, or many would stop the loop together.
@@ -26,41 +26,41 @@ class ByteBudget:
         self.held_bytes = 0
         self.turn = asyncio.Lock()
         self._total_bytes = total_bytes
-        self._by_account: Counter[str] = Counter()
+        self._by_holder: Counter[str] = Counter()
 
-    def open(self, account: str) -> HeldBytes:
-        """Return an empty holding of ``account``."""
-        return HeldBytes(self, account)
+    def open(self, holder: str) -> HeldBytes:
+        """Return an empty holding of ``holder``."""
+        return HeldBytes(self, holder)
 
-    def take(self, account: str, count: int) -> bool:
-        """Take ``count`` bytes; False, and nothing taken, if the budget or the account's share is spent."""
+    def take(self, holder: str, count: int) -> bool:
+        """Take ``count`` bytes; False, and nothing taken, if the budget or the holder's share is spent."""
         share_bytes = max(self._total_bytes // SHARE, 1)
-        if self.held_bytes + count > self._total_bytes or self._by_account[account] + count > share_bytes:
+        if self.held_bytes + count > self._total_bytes or self._by_holder[holder] + count > share_bytes:
             return False
         self.held_bytes += count
-        self._by_account[account] += count
+        self._by_holder[holder] += count
         return True
 
-    def give_back(self, account: str, count: int) -> None:
+    def give_back(self, holder: str, count: int) -> None:
         """Give back ``count`` bytes."""
         self.held_bytes -= count
-        self._by_account[account] -= count
-        if not self._by_account[account]:
-            del self._by_account[account]
+        self._by_holder[holder] -= count
+        if not self._by_holder[holder]:
+            del self._by_holder[holder]
 
 
 class HeldBytes:
     """Bytes held for one request."""
 
-    def __init__(self, budget: ByteBudget, account: str) -> None:
+    def __init__(self, budget: ByteBudget, holder: str) -> None:
         self.count = 0
         self._budget = budget
-        self._account = account
+        self._holder = holder
 
     def take(self, count: int) -> bool:
         """Hold ``count`` more bytes; False if the budget refuses them."""
         charge = _charge(self.count + count) - _charge(self.count)
-        if not self._budget.take(self._account, charge):
+        if not self._budget.take(self._holder, charge):
             return False
         self.count += count
         return True
@@ -68,13 +68,13 @@ class HeldBytes:
     def release(self, count: int | None = None) -> None:
         """Give back ``count`` bytes, or all."""
         before, self.count = self.count, 0 if count is None else self.count - count
-        self._budget.give_back(self._account, _charge(before) - _charge(self.count))
+        self._budget.give_back(self._holder, _charge(before) - _charge(self.count))
 
-    def move_to(self, account: str) -> bool:
-        """Charge another account from now on; False, and nothing held, if its share refuses the bytes."""
+    def move_to(self, holder: str) -> bool:
+        """Charge another holder from now on; False, and nothing held, if its share refuses the bytes."""
         count = self.count
         self.release()
-        self._account = account
+        self._holder = holder
         return self.take(count)
 
 

@@ -120,7 +120,7 @@ class Client:
                 await asyncio.sleep(0)
 
     def charge_model(self) -> None:
-        """Charge what is held to the model's account instead of the client's.
+        """Charge what is held to the model instead of the client.
 
         Raises:
             TooMuchHeld: too many bytes are held for this model.

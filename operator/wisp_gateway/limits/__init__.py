@@ -1,1 +1,1 @@
-"""Limits of API keys: requests and tokens a minute, requests at once, bytes of a body."""
+"""Limits of API keys (requests and tokens a minute, requests at once, body bytes); deadlines of requests."""

@@ -7,7 +7,7 @@ change while the bucket is in use. Times are those of any clock that never goes 
 from __future__ import annotations
 
 MINUTE_S = 60.0
-# Above what rounding adds up to: what is due at this very moment is let in. The rate stays the same.
+# Allowance for rounding errors: a request is admitted at the moment it is due. The rate stays the same.
 TOLERANCE_S = 1e-3
 
 

@@ -1,7 +1,8 @@
-"""Requests and tokens a minute, and requests at once, by account: one for all lines of a name.
+"""Limiter of requests and tokens a minute, and of requests at once, by the name of a key.
 
-Pure but for the clock that it is given. Nothing here runs for a streamed token: a request is admitted when
-its body was read, with an estimate of its tokens, and settled at its end.
+Keys of one name, an old and a new one, share one limit. Pure but for the clock that it is given. Nothing here
+runs for a streamed token: a request is admitted when its body was read, with an estimate of its tokens, and
+settled at its end.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from wisp_gateway.limits.bucket import Bucket
 from wisp_gateway.limits.errors import RateLimited, TokensLimited
 from wisp_gateway.limits.key_limits import KeyLimits
 
-# Until another request of the key ends, which nobody knows.
+# Guess of the time until another request of the key ends.
 CONCURRENT_WAIT_S = 1.0
-# Of one answer, whatever its pod reports: a key may be other models' too.
+# Bound of what one answer is charged, whatever its pod reports: the key may serve other models too.
 MAX_ANSWER_MINUTES = 10
 
 
-class Account:
-    """Use of one account.
+class KeyUse:
+    """Use of the keys of one name.
 
     Attributes:
         requests, tokens: buckets of a minute.
@@ -42,7 +43,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What is left of one limit.
+    """Remaining amount of one limit.
 
     Attributes:
         limit: amount a minute.
@@ -58,23 +59,23 @@ class Quota:
 class Admission:
     """A request that was let in; to be settled once, at its end."""
 
-    def __init__(self, account: Account, limits: KeyLimits, tokens: int, clock: Callable[[], float]) -> None:
-        self._account = account
+    def __init__(self, use: KeyUse, limits: KeyLimits, tokens: int, clock: Callable[[], float]) -> None:
+        self._use = use
         self._limits = limits
         self._reserved_tokens = tokens
         self._clock = clock
 
     def settle(self, tokens: int | None) -> None:
-        """End the request; ``tokens``: number that it used, None where nobody knows: those reserved."""
-        self._account.running -= 1
+        """End the request; ``tokens``: number that it used; None: unknown, those reserved are charged."""
+        self._use.running -= 1
         per_minute = self._limits.tokens_per_minute
         if per_minute is not None and tokens is not None:
             tokens = min(tokens, MAX_ANSWER_MINUTES * per_minute)
-            self._account.tokens.take(tokens - self._reserved_tokens, per_minute, self._clock())
+            self._use.tokens.take(tokens - self._reserved_tokens, per_minute, self._clock())
 
 
 class Limiter:
-    """Use of all accounts.
+    """Use of all keys that have limits, by their names.
 
     Args:
         clock: reader of a clock that never goes back, in seconds.
@@ -82,36 +83,36 @@ class Limiter:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._accounts: dict[str, Account] = {}
+        self._uses: dict[str, KeyUse] = {}
 
     def admit(self, name: str, limits: KeyLimits, tokens: int) -> Admission:
         """Let a request of about ``tokens`` in.
 
         Raises:
-            RateLimited, TokensLimited: the account has used what it may; nothing is counted.
+            RateLimited, TokensLimited: the key has used what it may; nothing is counted.
         """
-        account, now_s = self._accounts.setdefault(name, Account()), self.clock()
-        if limits.concurrent is not None and account.running >= limits.concurrent:
+        use, now_s = self._uses.setdefault(name, KeyUse()), self.clock()
+        if limits.concurrent is not None and use.running >= limits.concurrent:
             raise RateLimited(
                 f"{limits.concurrent} requests of this key already wait or run, as many as it may have at "
                 "once (concurrent). Send the next one when one of them has ended.",
                 wait_s=CONCURRENT_WAIT_S,
             )
         tokens = min(tokens, limits.tokens_per_minute or tokens)
-        _check(account, limits, tokens, now_s)
+        _check(use, limits, tokens, now_s)
         if limits.requests_per_minute is not None:
-            account.requests.take(1, limits.requests_per_minute, now_s)
+            use.requests.take(1, limits.requests_per_minute, now_s)
         if limits.tokens_per_minute is not None:
-            account.tokens.take(tokens, limits.tokens_per_minute, now_s)
-        account.running += 1
-        return Admission(account, limits, tokens, self.clock)
+            use.tokens.take(tokens, limits.tokens_per_minute, now_s)
+        use.running += 1
+        return Admission(use, limits, tokens, self.clock)
 
     def quotas(self, name: str, limits: KeyLimits) -> dict[str, Quota]:
         """Return what is left of each limit that the key has, by ``requests`` and ``tokens``."""
-        account, now_s = self._accounts.get(name) or Account(), self.clock()
+        use, now_s = self._uses.get(name) or KeyUse(), self.clock()
         buckets = {
-            "requests": (account.requests, limits.requests_per_minute),
-            "tokens": (account.tokens, limits.tokens_per_minute),
+            "requests": (use.requests, limits.requests_per_minute),
+            "tokens": (use.tokens, limits.tokens_per_minute),
         }
         return {
             kind: Quota(limit, bucket.available(limit, now_s), bucket.refill_s(now_s))
@@ -120,34 +121,34 @@ class Limiter:
         }
 
     def debts_s(self) -> dict[str, tuple[float, float]]:
-        """Return the times until each account's buckets are full; forget accounts without any use."""
+        """Return the times until the buckets of each name are full; forget names without any use."""
         now_s = self.clock()
-        for name in [name for name, account in self._accounts.items() if _is_idle(account, now_s)]:
-            del self._accounts[name]
+        for name in [name for name, use in self._uses.items() if _is_idle(use, now_s)]:
+            del self._uses[name]
         return {
-            name: (account.requests.refill_s(now_s), account.tokens.refill_s(now_s))
-            for name, account in self._accounts.items()
+            name: (use.requests.refill_s(now_s), use.tokens.refill_s(now_s))
+            for name, use in self._uses.items()
         }
 
     def restore(self, debts_s: Mapping[str, tuple[float, float]]) -> None:
         """Take up the use of an earlier process."""
         now_s = self.clock()
         for name, (requests_s, tokens_s) in debts_s.items():
-            account = self._accounts.setdefault(name, Account())
-            account.requests.full_at_s = now_s + requests_s
-            account.tokens.full_at_s = now_s + tokens_s
+            use = self._uses.setdefault(name, KeyUse())
+            use.requests.full_at_s = now_s + requests_s
+            use.tokens.full_at_s = now_s + tokens_s
 
 
-def _check(account: Account, limits: KeyLimits, tokens: int, now_s: float) -> None:
+def _check(use: KeyUse, limits: KeyLimits, tokens: int, now_s: float) -> None:
     rpm, tpm = limits.requests_per_minute, limits.tokens_per_minute
-    if rpm is not None and (wait_s := account.requests.wait_s(1, rpm, now_s)):
+    if rpm is not None and (wait_s := use.requests.wait_s(1, rpm, now_s)):
         raise RateLimited(
             f"This key may send {rpm} requests a minute (rpm). Try again in {wait_s:.3g} s, or ask whoever "
             "runs this gateway for more.",
             wait_s=wait_s,
         )
-    if tpm is not None and (wait_s := account.tokens.wait_s(tokens, tpm, now_s)):
-        left = account.tokens.available(tpm, now_s)
+    if tpm is not None and (wait_s := use.tokens.wait_s(tokens, tpm, now_s)):
+        left = use.tokens.available(tpm, now_s)
         raise TokensLimited(
             f"This key may use {tpm} tokens a minute (tpm): {left} are left, and this request may need "
             f"{tokens}, its prompt and its longest answer. Try again in {wait_s:.3g} s, lower max_tokens, or "
@@ -156,5 +157,5 @@ def _check(account: Account, limits: KeyLimits, tokens: int, now_s: float) -> No
         )
 
 
-def _is_idle(account: Account, now_s: float) -> bool:
-    return not account.running and not account.refill_s(now_s)
+def _is_idle(use: KeyUse, now_s: float) -> bool:
+    return not use.running and not use.refill_s(now_s)

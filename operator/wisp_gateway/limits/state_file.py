@@ -1,7 +1,7 @@
 """File with the use of keys' limits, so that a restart gives no key a second minute.
 
-Only names of keys and times; written every second while keys are in use, and at the end. A process that is
-killed loses a second of use.
+The file holds names of keys and times, nothing else; it is written every second while keys are in use, and at
+the end. A process that is killed loses a second of use.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from wisp_gateway.limits.limiter import Limiter
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
-# Half a day of tokens in debt; more is no use that a gateway wrote.
+# Longest time that a file can lock a key out: the debt of 72 answers of MAX_ANSWER_MINUTES, charged at once.
+# A longer one, as of a damaged file, is reduced to it.
 MAX_DEBT_S = 43_200.0
 MAX_FILE_BYTES = 16 * 2**20
 

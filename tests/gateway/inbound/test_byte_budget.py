@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 def test_one_account_takes_a_quarter_and_all_together_no_more_than_there_is():
     budget = ByteBudget(100)
-    held = [budget.open(f"account {index}") for index in range(5)]
+    held = [budget.open(f"holder {index}") for index in range(5)]
     assert [holding.take(FREE_BYTES + 25) for holding in held] == [True] * 4 + [False]
     assert not held[0].take(1)
     held[0].release(5)
@@ -32,7 +32,7 @@ def test_a_short_request_is_never_refused():
     assert not budget.open("address").take(FREE_BYTES + 1)
 
 
-def test_bytes_that_move_to_an_account_without_room_are_given_back():
+def test_bytes_that_move_to_a_holder_without_room_are_given_back():
     budget = ByteBudget(100)
     full, moving = budget.open("model"), budget.open("client")
     assert full.take(FREE_BYTES + 20)

@@ -154,8 +154,8 @@ def test_tokens_count_as_the_pod_reports_them(limited, stream):
 
 def left_of(world, account="a"):
     limiter = world.gateway.app._limiter
-    name = next(name for name in limiter._accounts if name.endswith(f":{account}"))
-    return limiter._accounts[name].tokens.available(1000, limiter.clock())
+    name = next(name for name in limiter._uses if name.endswith(f":{account}"))
+    return limiter._uses[name].tokens.available(1000, limiter.clock())
 
 
 def test_a_request_that_no_pod_took_costs_no_tokens_and_one_that_is_cut_off_costs_its_estimate(limited):
@@ -165,7 +165,7 @@ def test_a_request_that_no_pod_took_costs_no_tokens_and_one_that_is_cut_off_cost
     leaving.sendall(raw_client.request("/v1/completions", "authorization: Bearer sk-a", **body))
     world.until(lambda: world.pods[0].seen)
     leaving.close()
-    world.until(lambda: not any(account.running for account in world.gateway.app._limiter._accounts.values()))
+    world.until(lambda: not any(account.running for account in world.gateway.app._limiter._uses.values()))
     left = left_of(world)
     assert 600 < left < 700
     world.model("gone", state="Failed", reason="Broken")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from wisp_gateway.page import assets
+from wisp_gateway.page import files
 
 ROOT = Path(__file__).resolve().parents[3]
-VIEWS = assets.FOLDER / "views"
+VIEWS = files.FOLDER / "views"
 SAMPLES = ROOT / "tests/gateway/samples"
 
 
@@ -31,7 +31,7 @@ def test_every_phase_of_a_wake_has_a_name_and_a_colour():
     reported = {phase["name"] for wake in wakes for phase in wake["phases"]}
     named = names_in("phases.js", r'name: "(\w+)"')
     assert reported - named == set()
-    style = (assets.FOLDER / "style.css").read_text()
+    style = (files.FOLDER / "style.css").read_text()
     assert {name for name in named if f".phase-{name}" not in style} == set()
 
 
@@ -41,7 +41,7 @@ def test_every_row_of_a_ledger_has_a_name_and_a_colour():
     named = names_in("ledger.js", r"^  (\w+): \"")
     assert reported
     assert reported - named == set()
-    style = (assets.FOLDER / "style.css").read_text()
+    style = (files.FOLDER / "style.css").read_text()
     assert {name for name in named if f".memory-{name}" not in style} == set()
 
 

@@ -1,4 +1,4 @@
-"""Wake and stop models for those who look at them."""
+"""Wake and stop of models from the page."""
 
 from __future__ import annotations
 

@@ -13,18 +13,18 @@ from wisp_gateway.inbound.client import Client
 from wisp_gateway.inbound.cross_origin import AllowedOrigins
 from wisp_gateway.reporting.feed.control import Control, check_origin
 from wisp_gateway.reporting.feed.feed import Feed
-from wisp_gateway.reporting.feed.pages import Page, View, event
+from wisp_gateway.reporting.feed.subscribers import Subscriber, VisibleModels, event
 from wisp_gateway.routing.registry import ModelRegistry
 
 COMMENT_S = 15.0
 _JSON: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
-Look = Callable[[], View]
-"""Return what a client may see; raises Unauthorized if nothing (any more)."""
+CheckAccess = Callable[[], VisibleModels]
+"""Check a client's key again; return the models that it opens, or raise Unauthorized."""
 
 
 class FeedEndpoints:
-    """Answers pages."""
+    """Answers requests of pages and of other clients to the feed."""
 
     def __init__(
         self, registry: ModelRegistry, feed: Feed, control: Control, origins: AllowedOrigins
@@ -34,11 +34,14 @@ class FeedEndpoints:
         self._control = control
         self._origins = origins
 
-    async def serve(self, client: Client, part: str, key: str | None, look: Look, account: str) -> None:
+    async def serve(
+        self, client: Client, part: str, key: str | None, check_access: CheckAccess, account: str
+    ) -> None:
         """Answer one request.
 
         Args:
-            account: account of the request, which may have a part of the open pages.
+            check_access: see :data:`CheckAccess`.
+            account: account of the sender, which may have a part of all subscribers.
             part: ``""``, ``stream``, ``history``, ``wake`` or ``stop``.
             key: model that ``wake`` and ``stop`` mean.
 
@@ -47,29 +50,29 @@ class FeedEndpoints:
         """
         match part:
             case "stream":
-                await self._stream(client, look, account)
+                await self._stream(client, check_access, account)
             case "history":
-                await _reply(client, 200, self._feed.history(look()))
+                await _reply(client, 200, self._feed.history(check_access()))
             case "wake" | "stop":
-                await self._change(client, part, key or "", look())
+                await self._change(client, part, key or "", check_access())
             case _:
-                await _reply(client, 200, self._feed.state(look()))
+                await _reply(client, 200, self._feed.state(check_access()))
 
-    async def _stream(self, client: Client, look: Look, account: str) -> None:
-        page = self._feed.open(look(), account)
+    async def _stream(self, client: Client, check_access: CheckAccess, account: str) -> None:
+        subscriber = self._feed.open(check_access(), account)
         try:
             await client.begin_stream(sse.HEADERS)
-            await client.write(event("state", self._feed.state(page.view)))
-            await _follow(client, page, look)
+            await client.write(event("state", self._feed.state(subscriber.visible)))
+            await _follow(client, subscriber, check_access)
             await client.end_stream()
         finally:
-            self._feed.remove(page)
+            self._feed.remove(subscriber)
 
-    async def _change(self, client: Client, part: str, key: str, view: View) -> None:
+    async def _change(self, client: Client, part: str, key: str, visible: VisibleModels) -> None:
         origin, host = client.header(b"origin"), client.header(b"host")
         check_origin(origin, host, is_allowed=len(self._origins.headers(origin)) > 1)
         state = next((state for state in self._registry.states() if state.model.key == key), None)
-        if state is None or (view is not None and key not in view):
+        if state is None or (visible is not None and key not in visible):
             raise ModelNotFound(
                 f"Model {key[:200]!r} does not exist, or not for this key. GET /state lists them."
             )
@@ -83,19 +86,19 @@ class FeedEndpoints:
         await _reply(client, 202, {"state": state.effective_state})
 
 
-async def _follow(client: Client, page: Page, look: Look) -> None:
-    """Pass on a page's events, and a comment where there are none; check its key as often."""
+async def _follow(client: Client, subscriber: Subscriber, check_access: CheckAccess) -> None:
+    """Pass on a subscriber's events, and a comment where there are none; check its key as often."""
     checked_s = time.monotonic()
     while True:
         try:
             async with asyncio.timeout(COMMENT_S):
-                events = await page.next()
+                events = await subscriber.next()
         except TimeoutError:
             events = sse.comment("")
         if events is None:
             return
         if time.monotonic() - checked_s >= COMMENT_S:
-            page.view, checked_s = look(), time.monotonic()
+            subscriber.visible, checked_s = check_access(), time.monotonic()
         await client.write(events)
 
 

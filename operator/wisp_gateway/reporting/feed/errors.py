@@ -23,8 +23,8 @@ class StillAsked(GatewayError):
     status, type, code = 409, "invalid_request_error", "requests_wait"
 
 
-class TooManyPages(Unavailable):
-    """As many pages as may follow the gateway do."""
+class TooManySubscribers(Unavailable):
+    """The feed has as many subscribers as it takes."""
 
     code = "too_many_pages"
 

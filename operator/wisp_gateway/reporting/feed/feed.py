@@ -1,6 +1,6 @@
-"""The feed: notices what changed, keeps the histories, and writes each event once for all open pages.
+"""Feed of changes: compares the models, keeps the histories, and writes each event once for all subscribers.
 
-While no page is open only the histories are kept: samples, wakes, finished requests.
+Without a subscriber only the histories are kept: samples, wakes, finished requests.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from wisp_gateway.reporting.feed.documents import (
     stable,
     without_sender,
 )
-from wisp_gateway.reporting.feed.pages import Page, Pages, View
 from wisp_gateway.reporting.feed.pod_reader import Fetch, PodReader, phases_of
 from wisp_gateway.reporting.feed.samples import Samples
+from wisp_gateway.reporting.feed.subscribers import Subscriber, Subscribers, VisibleModels
 from wisp_gateway.reporting.feed.wakes import WakeLog
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
 
-LOOK_S = 0.25
+POLL_S = 0.25
 PERIOD_S = 1.0
 MAX_REQUESTS = 200
 _ANSWERS = ("/completions", "/messages", "/responses", "/embeddings", "/score", "/rerank")
@@ -36,7 +36,7 @@ Document = dict[str, Any]
 
 
 class Feed:
-    """What pages follow.
+    """Current documents of the models, histories, and the stream of events that open pages read.
 
     Args:
         fetch: reader of a pod's ``/state``, as :class:`PodReader` takes it.
@@ -62,72 +62,72 @@ class Feed:
         self._wakes = WakeLog(self._pods, on_wake)
         self._samples = Samples(self._pods)
         self._requests: deque[Document] = deque(maxlen=MAX_REQUESTS)
-        self._pages = Pages()
-        self._has_pages = asyncio.Event()
+        self._subscribers = Subscribers()
+        self._has_subscribers = asyncio.Event()
         self._sent: dict[str, Document] = {}
-        self._looked_s = float("-inf")
+        self._polled_s = float("-inf")
         self._is_stopping = False
 
     async def run(self) -> None:
-        """Look for changes while a page is open, until cancelled."""
+        """Poll for changes while there are subscribers, until cancelled."""
         while True:
-            await self._has_pages.wait()
-            if self._wakes.is_any_running or self._clock() - self._looked_s >= PERIOD_S:
-                self.look()
-            await asyncio.sleep(LOOK_S)
+            await self._has_subscribers.wait()
+            if self._wakes.is_any_running or self._clock() - self._polled_s >= PERIOD_S:
+                self.poll()
+            await asyncio.sleep(POLL_S)
 
-    def open(self, view: View, account: str) -> Page:
-        """Add a page.
+    def open(self, visible: VisibleModels, account: str) -> Subscriber:
+        """Add a subscriber.
 
         Raises:
-            TooManyPages: there are as many as may be, of all or of ``account``.
+            TooManySubscribers: there are as many as may be, of all or of ``account``.
         """
-        page = self._pages.open(view, account)
-        self._has_pages.set()
-        return page
+        subscriber = self._subscribers.open(visible, account)
+        self._has_subscribers.set()
+        return subscriber
 
-    def remove(self, page: Page) -> None:
-        """Forget a page."""
-        self._pages.remove(page)
-        if not len(self._pages):
-            self._has_pages.clear()
+    def remove(self, subscriber: Subscriber) -> None:
+        """Forget a subscriber."""
+        self._subscribers.remove(subscriber)
+        if not len(self._subscribers):
+            self._has_subscribers.clear()
             self._sent.clear()
             for state in self._registry.states():
                 state.observed_phase = None
 
     def close(self) -> None:
-        """End every page: the gateway stops."""
+        """End every subscriber: the gateway stops."""
         self._is_stopping = True
-        self._pages.close()
+        self._subscribers.close()
 
     def stop_reading(self) -> None:
         """End the requests to pods that run."""
         self._pods.close()
 
-    def state(self, view: View) -> Document:
+    def state(self, visible: VisibleModels) -> Document:
         """Return the document of ``/state``."""
-        states = [state for state in self._registry.states() if view is None or state.model.key in view]
+        states = [state for state in self._registry.states() if visible is None or state.model.key in visible]
         return {
             "gateway": self._config.name,
             "status": "stopping" if self._is_stopping else "ready",
             "models": [self._document(state) for state in states],
         }
 
-    def history(self, view: View) -> Document:
+    def history(self, visible: VisibleModels) -> Document:
         """Return the document of ``/state/history``."""
         samples = self._samples.rows()
-        if view is not None:
+        if visible is not None:
             samples = [
-                sample | {"models": {key: row for key, row in sample["models"].items() if key in view}}
+                sample | {"models": {key: row for key, row in sample["models"].items() if key in visible}}
                 for sample in samples
             ]
         return {
             "samples": samples,
-            "wakes": [row for row in self._wakes.rows() if view is None or row["key"] in view],
+            "wakes": [row for row in self._wakes.rows() if visible is None or row["key"] in visible],
             "requests": [
-                row if view is None else without_sender(row)
+                row if visible is None else without_sender(row)
                 for row in self._requests
-                if view is None or row["key"] in view
+                if visible is None or row["key"] in visible
             ],
         }
 
@@ -136,9 +136,9 @@ class Feed:
         states, now_s, now = self._registry.states(), self._clock(), self._wall()
         sample = self._samples.take(states, now_s, now)
         if sample is not None:
-            self._pages.add_sample(sample)
+            self._subscribers.add_sample(sample)
         self._add_wakes(self._wakes.observe(states, now_s, now))
-        self._pages.flush()
+        self._subscribers.flush()
 
     def record(self, client: Client) -> None:
         """Record a finished request, if it asked for an answer."""
@@ -146,32 +146,32 @@ class Feed:
             return
         row = request_row(client, self._clock() - client.entered_s)
         self._requests.append(row)
-        self._pages.add("request", client.model_key, row, without_sender(row))
+        self._subscribers.add("request", client.model_key, row, without_sender(row))
         if client.usage is not None:
             self._samples.add_prompt(client.model_key, client.usage.prompt_tokens)
         state = self._registry.find(client.model_key)
         wake = self._wakes.first_answer(state, client) if state is not None else None
         self._add_wakes([wake] if wake is not None else [])
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Read pods that are due, and send what changed."""
-        states, self._looked_s = self._registry.states(), self._clock()
+        states, self._polled_s = self._registry.states(), self._clock()
         self._pods.read_due(states)
-        self._add_wakes(self._wakes.observe(states, self._looked_s, self._wall()))
+        self._add_wakes(self._wakes.observe(states, self._polled_s, self._wall()))
         documents = {state.model.key: self._document(state) for state in states}
         for key, document in documents.items():
             kept = stable(document)
             if self._sent.get(key) != kept:
                 self._sent[key] = kept
-                self._pages.add("model", key, document)
+                self._subscribers.add("model", key, document)
         for key in self._sent.keys() - documents.keys():
             del self._sent[key]
-            self._pages.add("gone", key, {"key": key})
-        self._pages.flush()
+            self._subscribers.add("gone", key, {"key": key})
+        self._subscribers.flush()
 
     def _document(self, state: ModelState) -> Document:
         document = model_document(state, self._config.base_url, self._pods, self._clock())
-        phase = self._phase(state) if len(self._pages) else None
+        phase = self._phase(state) if len(self._subscribers) else None
         state.observed_phase = phase
         if phase is not None:
             document |= {"phase": phase[0], "progress": phase[1]}
@@ -185,4 +185,4 @@ class Feed:
 
     def _add_wakes(self, rows: list[Document]) -> None:
         for row in rows:
-            self._pages.add("wake", row["key"], row)
+            self._subscribers.add("wake", row["key"], row)

@@ -105,7 +105,7 @@ class WakeLog:
         return wake.row()
 
     def _begun(self, state: ModelState, now_s: float, now: float) -> Wake | None:
-        """Return the wake that began, or began and ended, since the last look."""
+        """Return the wake that began, or began and ended, since the last call."""
         past, self._seen[state] = self._seen.get(state), state.last_wake
         if len(self._open) >= MAX_OPEN:
             return None

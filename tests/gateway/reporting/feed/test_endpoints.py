@@ -313,7 +313,7 @@ def test_pages_end_when_the_gateway_stops_and_delay_it_for_nothing(world):
 
 
 def test_a_page_too_many_is_refused(world, monkeypatch):
-    monkeypatch.setattr("wisp_gateway.reporting.feed.pages.MAX_PAGES", 1)
+    monkeypatch.setattr("wisp_gateway.reporting.feed.subscribers.MAX_SUBSCRIBERS", 1)
     world.model("m", world.pod())
     with page(world.start()):
         refused = world.http.get(f"{world.url}/state/stream")
@@ -322,7 +322,7 @@ def test_a_page_too_many_is_refused(world, monkeypatch):
 
 
 def test_one_key_cannot_hold_every_page(world, monkeypatch, tmp_path):
-    monkeypatch.setattr("wisp_gateway.reporting.feed.pages.MAX_PAGES_EACH", 1)
+    monkeypatch.setattr("wisp_gateway.reporting.feed.subscribers.MAX_SUBSCRIBERS_EACH", 1)
     keys = tmp_path / "m-keys"
     keys.write_text("a:sk-a\nb:sk-b\n")
     world.model("m", world.pod(), apiKeysFile=str(keys))

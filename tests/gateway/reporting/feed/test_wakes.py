@@ -47,7 +47,7 @@ class Wakes:
         endpoints = (Endpoint("m-1", "127.0.0.1:1", ready=ready, draining=False),) if ready else ()
         self.state.replace(replace(self.model, state=status, endpoints=endpoints, reason=reason))
 
-    async def look(self, after_s=0.0):
+    async def observe(self, after_s=0.0):
         """Observe after a time; return the rows."""
         self.now_s += after_s
         self.log.observe([self.state], self.now_s, UNIX + self.now_s)
@@ -59,15 +59,15 @@ class Wakes:
 def test_a_wake_runs_from_its_first_request_to_the_ready_pod_with_the_pods_phases():
     async def run():
         wakes = Wakes()
-        assert await wakes.look() == []
+        assert await wakes.observe() == []
         wakes.ask()
-        (row,) = await wakes.look(after_s=1.0)
+        (row,) = await wakes.observe(after_s=1.0)
         assert (row["outcome"], row["seconds"], row["began"]) == ("running", 1.0, UNIX + 100.0)
         assert row["phases"] == [{"name": "schedule", "seconds": 1.0}]
         wakes.now_s += 3.5
         wakes.become("Ready", ready=True)
-        await wakes.look(after_s=0.5)
-        return await wakes.look(after_s=1.0)
+        await wakes.observe(after_s=0.5)
+        return await wakes.observe(after_s=1.0)
 
     (row,) = asyncio.run(run())
     assert (row["outcome"], row["seconds"]) == ("ready", 4.5)  # not to the look, but to the pod
@@ -81,11 +81,11 @@ def test_a_wake_runs_from_its_first_request_to_the_ready_pod_with_the_pods_phase
 def test_a_wake_that_is_over_before_the_next_look_is_recorded_once():
     async def run():
         wakes = Wakes()
-        await wakes.look()
+        await wakes.observe()
         wakes.ask()
         wakes.now_s += 0.25
         wakes.become("Ready", ready=True)
-        return [await wakes.look(after_s=0.5) for _ in range(4)][-1]
+        return [await wakes.observe(after_s=0.5) for _ in range(4)][-1]
 
     (row,) = asyncio.run(run())
     assert (row["outcome"], row["seconds"], row["began"]) == ("ready", 0.25, UNIX + 100.0)
@@ -98,9 +98,9 @@ def test_a_wake_that_is_over_before_the_next_look_is_recorded_once():
 def test_a_wake_that_brings_no_pod_says_how_it_ended(status, reason, outcome):
     async def run():
         wakes = Wakes("Waking")
-        await wakes.look()
+        await wakes.observe()
         wakes.become(status, reason=reason)
-        return [await wakes.look(after_s=1.0) for _ in range(3)][-1]
+        return [await wakes.observe(after_s=1.0) for _ in range(3)][-1]
 
     (row,) = asyncio.run(run())
     assert (row["outcome"], row["reason"]) == outcome
@@ -110,13 +110,13 @@ def test_a_wake_that_brings_no_pod_says_how_it_ended(status, reason, outcome):
 def test_a_wake_after_one_that_failed_is_another():
     async def run():
         wakes = Wakes()
-        await wakes.look()
+        await wakes.observe()
         wakes.ask()
-        await wakes.look(after_s=1.0)
+        await wakes.observe(after_s=1.0)
         wakes.become("Failed", reason="CrashBackOff")
-        await wakes.look(after_s=1.0)
+        await wakes.observe(after_s=1.0)
         wakes.become("Waking")
-        return await wakes.look(after_s=5.0)
+        return await wakes.observe(after_s=5.0)
 
     first, second = asyncio.run(run())
     assert (first["outcome"], second["outcome"]) == ("failed", "running")
@@ -129,12 +129,12 @@ def test_the_last_wakes_are_kept_and_those_of_deleted_models_end():
         wakes = Wakes("Waking")
         for _ in range(MAX_WAKES + 5):
             wakes.become("Waking")
-            await wakes.look(after_s=1.0)
+            await wakes.observe(after_s=1.0)
             wakes.become("Asleep")
-            await wakes.look(after_s=1.0)
+            await wakes.observe(after_s=1.0)
         assert len(wakes.log.rows()) == MAX_WAKES
         wakes.become("Waking")
-        await wakes.look(after_s=1.0)
+        await wakes.observe(after_s=1.0)
         wakes.state.close(GatewayError("gone"))
         wakes.log.observe([], wakes.now_s, UNIX)
         return wakes.log

@@ -42,7 +42,7 @@ _CACHING: Headers = [(b"cache-control", b"no-cache"), (b"vary", b"accept-encodin
 
 
 @dataclass(frozen=True)
-class Asset:
+class PageFile:
     """A file of the page: its bytes, as they are and compressed, and the tag of its contents."""
 
     media_type: bytes
@@ -65,7 +65,7 @@ class Asset:
         return self.etag in tags or "*" in tags
 
 
-def find(name: str) -> Asset:
+def find(name: str) -> PageFile:
     """Return the file ``name`` of the page.
 
     Raises:
@@ -83,11 +83,11 @@ def _names() -> frozenset[str]:
 
 
 @cache
-def _read(name: str) -> Asset:
+def _read(name: str) -> PageFile:
     path = FOLDER / name
     plain = path.read_bytes()
     etag = f'"{hashlib.sha256(plain).hexdigest()[:16]}"'
-    return Asset(_MEDIA_TYPES[path.suffix], plain, gzip.compress(plain, mtime=0), etag)
+    return PageFile(_MEDIA_TYPES[path.suffix], plain, gzip.compress(plain, mtime=0), etag)
 
 
 def _accepts_gzip(accept_encoding: str) -> bool:

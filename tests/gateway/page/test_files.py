@@ -12,15 +12,15 @@ import pytest
 
 from wisp_gateway.errors import NotFound
 from wisp_gateway.inbound import routes
-from wisp_gateway.page import assets
+from wisp_gateway.page import files
 
 MAX_COMPRESSED_BYTES = 250_000
 NAMES = sorted(
-    path.relative_to(assets.FOLDER).as_posix() for path in assets.FOLDER.rglob("*") if path.is_file()
+    path.relative_to(files.FOLDER).as_posix() for path in files.FOLDER.rglob("*") if path.is_file()
 )
 SENT = [name for name in NAMES if not name.endswith(".txt") and name != "vendor/vendor.json"]
 OWN = [name for name in SENT if not name.startswith("vendor/")]
-VENDORED = json.loads((assets.FOLDER / "vendor/vendor.json").read_text())
+VENDORED = json.loads((files.FOLDER / "vendor/vendor.json").read_text())
 SCRIPTS = [name for name in NAMES if name.endswith(".js")]
 # Names of formats, the gateway's own address in an example, never fetched.
 NOT_FETCHED = re.compile(r"http://www\.w3\.org/|https?://(127\.0\.0\.1|localhost|HOST)")
@@ -30,7 +30,7 @@ IMPORT = re.compile(r"(?:from|import)\s*\(?\s*[\"'](\.[^\"']+)[\"']")
 
 
 def text_of(name: str) -> str:
-    return (assets.FOLDER / name).read_text()
+    return (files.FOLDER / name).read_text()
 
 
 def test_the_page_is_at_the_root_and_needs_no_key(world):
@@ -51,7 +51,7 @@ def test_every_file_comes_whole_compressed_with_its_type_and_a_strict_policy(wor
     world.start()
     for name in NAMES:
         answer = world.http.get(f"{world.url}/page/{name}")
-        assert (answer.status_code, answer.content) == (200, (assets.FOLDER / name).read_bytes()), name
+        assert (answer.status_code, answer.content) == (200, (files.FOLDER / name).read_bytes()), name
         assert answer.headers["content-encoding"] == "gzip"
         assert answer.headers["content-type"].split(";")[0] != "application/octet-stream"
         assert "content-security-policy" in answer.headers
@@ -60,11 +60,11 @@ def test_every_file_comes_whole_compressed_with_its_type_and_a_strict_policy(wor
 
 
 def test_the_policy_allows_nothing_inline_nothing_from_elsewhere_and_no_frame():
-    rules = dict(rule.split(" ", 1) for rule in assets.CONTENT_SECURITY_POLICY.split("; "))
+    rules = dict(rule.split(" ", 1) for rule in files.CONTENT_SECURITY_POLICY.split("; "))
     assert rules["default-src"] == rules["frame-ancestors"] == rules["base-uri"] == "'none'"
     assert rules["script-src"] == rules["style-src"] == rules["connect-src"] == "'self'"
     assert rules["img-src"] == "'self' data:"
-    assert "unsafe" not in assets.CONTENT_SECURITY_POLICY
+    assert "unsafe" not in files.CONTENT_SECURITY_POLICY
 
 
 def test_a_browser_that_has_the_file_gets_304_without_a_body(world):
@@ -91,8 +91,8 @@ def test_a_browser_that_has_the_file_gets_304_without_a_body(world):
     ],
 )
 def test_a_client_is_sent_gzip_only_where_it_accepts_it(accepted, is_compressed):
-    asset = assets.find("app.js")
-    status, body, headers = asset.answer(accepted, "")
+    file = files.find("app.js")
+    status, body, headers = file.answer(accepted, "")
     assert ((b"content-encoding", b"gzip") in headers) == is_compressed
     assert (gzip.decompress(body) if is_compressed else body).decode() == text_of("app.js")
     assert status == 200
@@ -100,8 +100,8 @@ def test_a_client_is_sent_gzip_only_where_it_accepts_it(accepted, is_compressed)
 
 @pytest.mark.parametrize("tags", ['"{}"', 'W/"{}"', '"a", "{}"', "*"])
 def test_tags_are_compared_as_http_says(tags):
-    asset = assets.find("app.js")
-    assert asset.answer("", tags.format(asset.etag.strip('"')))[0] == 304
+    file = files.find("app.js")
+    assert file.answer("", tags.format(file.etag.strip('"')))[0] == 304
 
 
 def test_head_has_the_head_alone(world):
@@ -111,10 +111,10 @@ def test_head_has_the_head_alone(world):
     assert int(answer.headers["content-length"]) > 0
 
 
-@pytest.mark.parametrize("name", ["none.js", "..", "../assets.py", "vendor", "assets.py", ""])
+@pytest.mark.parametrize("name", ["none.js", "..", "../files.py", "vendor", "files.py", ""])
 def test_nothing_but_the_pages_files_is_read(name):
     with pytest.raises(NotFound, match="no file"):
-        assets.find(name)
+        files.find(name)
 
 
 @pytest.mark.parametrize("path", ["/", "/page/app.js"])
@@ -125,18 +125,18 @@ def test_the_port_of_the_metrics_has_no_page(path):
 
 
 def test_all_that_a_browser_loads_stays_small():
-    sizes = {name: len(assets.find(name).compressed) for name in SENT}
+    sizes = {name: len(files.find(name).compressed) for name in SENT}
     assert sum(sizes.values()) <= MAX_COMPRESSED_BYTES, sizes
 
 
 def test_vendored_libraries_are_the_files_that_were_published():
     for entry in VENDORED:
-        data = (assets.FOLDER / "vendor" / entry["file"]).read_bytes()
+        data = (files.FOLDER / "vendor" / entry["file"]).read_bytes()
         assert hashlib.sha256(data).hexdigest() == entry["sha256"], entry["file"]
         assert entry["version"] in entry["source"]
         assert entry["licence"]
         for licence in entry["licenceFiles"]:
-            assert (assets.FOLDER / "vendor" / licence).stat().st_size > 500
+            assert (files.FOLDER / "vendor" / licence).stat().st_size > 500
     libraries = {name for name in SENT if name.startswith("vendor/")}
     assert libraries == {f"vendor/{entry['file']}" for entry in VENDORED}
 

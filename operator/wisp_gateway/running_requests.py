@@ -1,4 +1,4 @@
-"""Requests at work: each until its end, its client's, its deadline, or the gateway's."""
+"""Requests that run: each ends at the latest with its client, its deadline or the gateway."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wisp_gateway.errors import DeadlineExceeded, Stopping
 from wisp_gateway.inbound.client import Client, ClientGone
 
 
-class Exchanges:
-    """All requests that wait for a pod or are answered by one."""
+class RunningRequests:
+    """All requests that wait for a pod, are answered by one, or follow the feed."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Future[None]] = set()
 
     def abort(self) -> None:
         """End every request, each with a clean error."""
-        for exchange in self._running:
-            exchange.cancel()
+        for request in self._running:
+            request.cancel()
 
     async def run(self, client: Client, work: Coroutine[Any, Any, None], timeout_s: float | None) -> None:
         """Run ``work``; cancel it at the end of its time, when its client disconnects, or when aborted.
@@ -31,26 +31,26 @@ class Exchanges:
         Raises:
             ClientGone, DeadlineExceeded, Stopping, GatewayError: the work did not end, or failed.
         """
-        exchange = asyncio.ensure_future(work)
+        request = asyncio.ensure_future(work)
         gone = asyncio.ensure_future(client.gone())
-        self._running.add(exchange)
+        self._running.add(request)
         left_s = None if timeout_s is None else max(0.0, client.entered_s + timeout_s - time.monotonic())
         try:
-            await asyncio.wait({exchange, gone}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done() and not exchange.done():
+            await asyncio.wait({request, gone}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() and not request.done():
                 raise ClientGone
-            if not exchange.done():
+            if not request.done():
                 raise DeadlineExceeded(
                     f"The answer was not complete {timeout_s:g} s after the request (x-request-timeout), "
                     "and was ended. Give it more time, or ask for a shorter answer."
                 )
-            if exchange.cancelled():
+            if request.cancelled():
                 raise Stopping(
                     "The gateway is stopping; the request was ended. Send it again.", retry_after_s=1
                 )
-            exchange.result()
+            request.result()
         finally:
-            self._running.discard(exchange)
-            exchange.cancel()
+            self._running.discard(request)
+            request.cancel()
             gone.cancel()
-            await asyncio.wait({exchange, gone})
+            await asyncio.wait({request, gone})
