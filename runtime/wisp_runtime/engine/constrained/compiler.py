@@ -119,10 +119,16 @@ class GrammarCompiler:
             self._compiled.pop(text, None)
 
     def close(self) -> None:
-        """Begin no compile any more; the process would end only after those that wait."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        """Begin no compile any more, and forget what was not begun: the process would end only after it."""
+        if self._threads is None:
+            return
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads = None
+        for request, job in list(self._waiting.values()):
+            if job.cancelled():
+                self._remove(request.request_id)
+        for text in [text for text, job in self._compiled.items() if job.cancelled()]:
+            del self._compiled[text]
 
     def wait(self, timeout_s: float) -> None:
         """Wait until a grammar is compiled, or for ``timeout_s``."""
