@@ -52,6 +52,13 @@ _OF_THE_ADDRESS = {
     b"set-cookie",
     b"strict-transport-security",
 }
+# A page of a pod would run in the origin of the gateway's own page, which holds keys: it is shown as text,
+# or without scripts and without an origin.
+_INERT: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
+]
+_LEFT_OUT_OF_ANSWERS = _HOP_BY_HOP | _OF_THE_ADDRESS | _IDENTITY | {name for name, _ in _INERT}
 
 
 class Pool:
@@ -181,10 +188,9 @@ def request_head(
 
 
 def answer_headers(headers: Headers) -> Headers:
-    """Return a pod's headers for the client, without framing and identity, which are the gateway's."""
-    left_out = _HOP_BY_HOP | _OF_THE_ADDRESS | _IDENTITY
-    kept = (header for header in headers if header[0] not in left_out)
-    return [header for header in kept if not header[0].startswith(_OWN_OF_ANSWERS)]
+    """Return a pod's headers for the client: framing and identity are the gateway's, and nothing is a page."""
+    kept = (header for header in headers if header[0] not in _LEFT_OUT_OF_ANSWERS)
+    return [*(header for header in kept if not header[0].startswith(_OWN_OF_ANSWERS)), *_INERT]
 
 
 class _Kept:
