@@ -7,7 +7,6 @@ It is made of a key's SHA-256, which a line may give instead of the key: one loo
 from __future__ import annotations
 
 import hashlib
-import logging
 import re
 import secrets
 from collections.abc import Mapping
@@ -15,10 +14,9 @@ from dataclasses import dataclass
 
 from wisp_gateway.limits.key_limits import UNLIMITED, KeyLimits, LimitError, split_limits
 
-log = logging.getLogger(__name__)
-
 PRIORITIES = ("low", "normal", "high")
 NORMAL = "normal"
+SHOWN_PROBLEMS = 5
 _PROCESS_SECRET = secrets.token_bytes(32)
 _HASHED = "sha256:"
 _SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
@@ -51,31 +49,57 @@ Keys = Mapping[bytes, Key]
 """Keys by their digest."""
 
 
-def parse_keys(text: str, source: str = "") -> dict[bytes, Key]:
-    """Parse keys, one ``NAME:KEY`` or ``KEY`` a line, limits after it; ``#`` begins a comment.
+class KeyParser:
+    """Keys of one file or Secret, and the lines of it that cannot be read.
 
-    A line that cannot be read opens nothing: a key that should have limits never runs without them.
+    Such a line opens nothing: a key that should have limits never runs without them.
+
+    Args:
+        source: source of the keys, as limits count by it.
+        place: source as the log names it.
+
+    Attributes:
+        keys: keys that were read.
+        problems: place and error of each line that was not.
     """
-    keys: dict[bytes, Key] = {}
+
+    def __init__(self, source: str, place: str) -> None:
+        self.keys: dict[bytes, Key] = {}
+        self.problems: list[str] = []
+        self._source = source
+        self._place = place
+
+    def add(self, name: str, text: str, where: str) -> None:
+        """Parse ``KEY`` or ``sha256:HEX`` and its limits."""
+        name = name.strip()
+        try:
+            key, limits = split_limits(text)
+            if limits != UNLIMITED and not name:
+                raise LimitError("a key with limits needs a name: NAME:KEY")
+            given = _digest_of_hex(key) if key.startswith(_HASHED) else digest(key)
+        except LimitError as error:
+            self.problems.append(f"{where}: {error}")
+            return
+        if key:
+            self.keys[given] = Key(name, priority_of(name), limits, self._source)
+
+    @property
+    def warning(self) -> str:
+        """Line for the log; empty: every line was read."""
+        if not self.problems:
+            return ""
+        more = len(self.problems) - SHOWN_PROBLEMS
+        shown = "; ".join(self.problems[:SHOWN_PROBLEMS]) + f"; and {more} more" * (more > 0)
+        return f"{self._place}, {shown}. These keys open nothing until that is mended"
+
+
+def parse_keys(text: str, source: str = "") -> KeyParser:
+    """Parse keys, one ``NAME:KEY`` or ``KEY`` a line, limits after it; ``#`` begins a comment."""
+    parsed = KeyParser(source, source or "API keys")
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip() and not line.strip().startswith("#"):
-            name, key = _split(line.strip())
-            keys |= parse_key(name, key, source, where=f"{source or 'API keys'}, line {number}")
-    return keys
-
-
-def parse_key(name: str, text: str, source: str, *, where: str) -> dict[bytes, Key]:
-    """Parse ``KEY`` or ``sha256:HEX`` and its limits; empty, and a line in the log, if it cannot be read."""
-    name = name.strip()
-    try:
-        key, limits = split_limits(text)
-        if limits != UNLIMITED and not name:
-            raise LimitError("a key with limits needs a name: NAME:KEY")
-        given = _digest_of_hex(key) if key.startswith(_HASHED) else digest(key)
-    except LimitError as error:
-        log.warning("%s: %s; this key opens nothing until that is mended", where, error)
-        return {}
-    return {given: Key(name, priority_of(name), limits, source)} if key else {}
+            parsed.add(*_split(line.strip()), f"line {number}")
+    return parsed
 
 
 def priority_of(name: str) -> str:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
 from wisp_gateway.discovery.api_server import ApiError, ApiServer, Json
-from wisp_gateway.discovery.key_digests import Key, Keys, parse_key
+from wisp_gateway.discovery.key_digests import KeyParser, Keys
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +40,7 @@ class SecretKeys:
         self._tried: dict[str, asyncio.Event] = {}
         self._known: dict[str, Keys] = {}
         self._warnings: dict[str, str] = {}
+        self._unreadable: dict[str, str] = {}
         self._reads = asyncio.Semaphore(MAX_READS)
 
     def watch(self, secrets: Iterable[str]) -> None:
@@ -50,6 +51,7 @@ class SecretKeys:
             self._tried.pop(gone).set()
             self._known.pop(gone, None)
             self._warnings.pop(gone, None)
+            self._unreadable.pop(gone, None)
         for secret in _by_turns(wanted - self._tasks.keys()):
             self._tried[secret] = asyncio.Event()
             self._tasks[secret] = asyncio.ensure_future(self._follow(secret))
@@ -92,15 +94,16 @@ class SecretKeys:
     async def _read(self, secret: str) -> None:
         namespace, name = secret.split("/")
         before = self._known.get(secret)
+        keys: Keys | None
         try:
-            keys: Keys | None = parse(
-                await self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"), secret
-            )
+            parsed = parse(await self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"), secret)
         except ApiError as error:
             self._warn(secret, error)
             keys = {} if error.code == 404 and before is not None else before
         else:
             self._warnings.pop(secret, None)
+            self._warn_of_lines(secret, parsed.warning)
+            keys = parsed.keys
         if keys is not None and keys != before:
             self._known[secret] = keys
             self._on_change(secret)
@@ -117,18 +120,24 @@ class SecretKeys:
         }
         log.warning("API keys in Secret %s: %s%s", secret, error, remedy.get(error.code, ""))
 
+    def _warn_of_lines(self, secret: str, warning: str) -> None:
+        """Log values that cannot be read, once as long as they stay the same."""
+        if warning and warning != self._unreadable.get(secret):
+            log.warning("%s", warning)
+        self._unreadable[secret] = warning
 
-def parse(secret: Json, source: str = "") -> Keys:
-    """Return the keys of a Secret: each value is one key and its limits, surrounding white space left out."""
-    keys: dict[bytes, Key] = {}
+
+def parse(secret: Json, source: str = "") -> KeyParser:
+    """Parse the keys of a Secret: each value is one key and its limits, surrounding white space left out."""
+    parsed = KeyParser(source, f"API keys in Secret {source}")
     data = secret.get("data")
     for name, value in (data if isinstance(data, dict) else {}).items():
         try:
             key = base64.b64decode(value).decode().strip()
         except (ValueError, TypeError):
             continue  # binary, such as a certificate: no client can send it
-        keys |= parse_key(name, key, source, where=f"API keys in Secret {source}, value {name}")
-    return keys
+        parsed.add(name, key, f"value {name}")
+    return parsed
 
 
 def _by_turns(secrets: Collection[str]) -> list[str]:

@@ -26,6 +26,7 @@ class KeyFile:
         self._seen: tuple[int, int, int] | None = None
         self._keys: Keys = {}
         self._has_warned = False
+        self._warning = ""
 
     def read(self) -> Keys:
         """Return the keys as of now."""
@@ -33,8 +34,11 @@ class KeyFile:
             status = self._path.stat()
             stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
             if stamp != self._seen:
-                self._keys = parse_keys(self._path.read_text(), str(self._path))
-                self._seen = stamp
+                parsed = parse_keys(self._path.read_text(), str(self._path))
+                self._keys, self._seen = parsed.keys, stamp
+                if parsed.warning and parsed.warning != self._warning:
+                    log.warning("%s", parsed.warning)
+                self._warning = parsed.warning
             self._has_warned = False
         except (OSError, UnicodeDecodeError) as error:
             if not self._has_warned:

@@ -188,7 +188,7 @@ def request_head(
 
 
 def answer_headers(headers: Headers) -> Headers:
-    """Return a pod's headers for the client: framing and identity are the gateway's, and nothing is a page."""
+    """Return a pod's headers for the client: framing and identity are the gateway's, nothing is a page."""
     kept = (header for header in headers if header[0] not in _LEFT_OUT_OF_ANSWERS)
     return [*(header for header in kept if not header[0].startswith(_OWN_OF_ANSWERS)), *_INERT]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import random
 
 import pytest
 
 from wisp_gateway.discovery.key_digests import Key, digest, parse_keys
+from wisp_gateway.inbound.auth import KeyFile
 from wisp_gateway.limits.key_limits import UNLIMITED, KeyLimits
 
 HEX = hashlib.sha256(b"sk-1").hexdigest()
@@ -28,14 +28,14 @@ HEX = hashlib.sha256(b"sk-1").hexdigest()
     ],
 )
 def test_a_line_names_a_key_and_its_limits(line, name, limits):
-    assert parse_keys(line, "f") == {digest("sk-1"): Key(name, limits=limits, source="f")}
+    assert parse_keys(line, "f").keys == {digest("sk-1"): Key(name, limits=limits, source="f")}
 
 
 @pytest.mark.parametrize(
     "key", ["old key with spaces", "a=b", "rpm=600", "sk-1=", "x = y", "sk-1 # spare", "sk-1 123="]
 )
 def test_a_key_of_before_there_were_limits_still_opens(key):
-    assert digest(key) in parse_keys(f"a:{key}")
+    assert digest(key) in parse_keys(f"a:{key}").keys
 
 
 @pytest.mark.parametrize(
@@ -56,18 +56,30 @@ def test_a_key_of_before_there_were_limits_still_opens(key):
         (f"a:sha256:{HEX[:-1]}", "'sha256:' must be followed"),
     ],
 )
-def test_a_line_that_cannot_be_read_opens_nothing_and_its_number_and_field_are_logged(caplog, line, says):
-    with caplog.at_level(logging.WARNING):
-        keys = parse_keys(f"# keys\n{line}\nb:sk-good\n", "/keys")
-    assert keys == {digest("sk-good"): Key("b", source="/keys")}
-    assert f"/keys, line 2: {says}" in caplog.text
-    assert "sk-1" not in caplog.text
-    assert "secret" not in caplog.text
-    assert HEX[:-1] not in caplog.text
+def test_a_line_that_cannot_be_read_opens_nothing_and_its_number_and_field_are_logged(line, says):
+    parsed = parse_keys(f"# keys\n{line}\nb:sk-good\n", "/keys")
+    assert parsed.keys == {digest("sk-good"): Key("b", source="/keys")}
+    assert f"/keys, line 2: {says}" in parsed.warning
+    assert "sk-1" not in parsed.warning
+    assert "secret" not in parsed.warning
+    assert HEX[:-1] not in parsed.warning
+
+
+def test_a_file_of_bad_lines_is_one_line_of_the_log_until_these_change(tmp_path, caplog):
+    path, bad = tmp_path / "keys", "".join(f"k{number}:sk rpm=x\n" for number in range(100))
+    file = KeyFile(path)
+    for text in (bad, bad + "b:sk-b\n", "c:sk-c\n", bad):
+        path.write_text(text)
+        assert len(file.read()) == len(file.read()) == ("sk-" in text)
+    first, again = caplog.messages
+    assert first == again
+    assert "line 1: 'rpm' must be" in first
+    assert "line 5: 'rpm'" in first
+    assert "; and 95 more. These keys open nothing" in first
 
 
 def test_a_hash_opens_for_its_key_and_not_for_itself():
-    keys = parse_keys(f"a:sha256:{HEX}")
+    keys = parse_keys(f"a:sha256:{HEX}").keys
     assert digest("sk-1") in keys
     assert not {digest(token) for token in (HEX, f"sha256:{HEX}", "")} & keys.keys()
 
@@ -93,4 +105,4 @@ def test_random_lines_never_raise_and_never_open_for_an_empty_key():
     ]
     for _ in range(5000):
         text = "".join(chance.choices(words, k=chance.randrange(12)))
-        assert digest("") not in parse_keys(text)
+        assert digest("") not in parse_keys(text).keys

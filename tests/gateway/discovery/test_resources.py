@@ -217,7 +217,7 @@ def test_the_operators_service_is_the_one_whose_slices_are_read():
     ],
 )
 def test_each_value_of_a_secret_is_one_key(values, opening, not_opening):
-    keys = secret_keys.parse(fake.secret_object(**values))
+    keys = secret_keys.parse(fake.secret_object(**values)).keys
     model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
     keyring = Keyring(None)
     assert [token for token in opening if keyring.key(token, model) is None] == []
@@ -231,7 +231,8 @@ def test_a_slice_of_host_names_is_no_models():
 
 
 def test_the_name_of_a_value_carries_its_priority():
-    keys = secret_keys.parse(fake.secret_object(**{"alice": "sk-1", "chat.high": "sk-2", "jobs.low": "sk-3"}))
+    values = {"alice": "sk-1", "chat.high": "sk-2", "jobs.low": "sk-3"}
+    keys = secret_keys.parse(fake.secret_object(**values)).keys
     model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
     given = [Keyring(None).key(token, model).priority for token in ("sk-1", "sk-2", "sk-3")]
     assert given == ["normal", "high", "low"]
@@ -239,4 +240,4 @@ def test_the_name_of_a_value_carries_its_priority():
 
 def test_a_value_that_no_client_could_send_is_no_key():
     secret = {"data": {"key": "c2stMQ==", "certificate": "/////w==", "broken": "%%%"}}
-    assert len(secret_keys.parse(secret)) == 1
+    assert len(secret_keys.parse(secret).keys) == 1

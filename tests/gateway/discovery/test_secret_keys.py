@@ -128,3 +128,35 @@ def test_secrets_that_cannot_be_read_are_not_asked_for_without_end(play, monkeyp
 def test_a_namespace_with_many_secrets_does_not_delay_anothers():
     many = [f"greedy/keys-{number:03}" for number in range(100)]
     assert secret_keys._by_turns([*many, "other/keys"])[:2] == ["greedy/keys-000", "other/keys"]
+
+
+def test_values_that_cannot_be_read_are_one_line_of_the_log_until_these_change(play, monkeypatch, caplog):
+    monkeypatch.setattr("wisp_gateway.discovery.secret_keys.PERIOD_S", 0.02)
+    bad = {f"bad{number}": "sk rpm=x" for number in range(9)}
+
+    async def scene(server):
+        def reads():
+            return sum(SECRETS in path for path, _ in server.requests)
+
+        async def read_again(count, keys):
+            seen = reads()
+            await followed.until(lambda: reads() >= seen + count)
+            await followed.until(lambda: len(followed.discovery.snapshot["ns/m"].keys) == keys)
+
+        server.put(SECRETS, fake.secret_object("keys", alice="sk-1", **bad))
+        server.put(MODELS, model_object(**KEYED))
+        async with following(server) as followed:
+            await followed.until(lambda: followed.discovery.snapshot)
+            await followed.until(lambda: followed.discovery.snapshot["ns/m"].keys)
+            await read_again(5, keys=1)
+            server.put(SECRETS, fake.secret_object("keys", alice="sk-1", bob="sk-2", **bad))
+            await read_again(5, keys=2)
+            server.put(SECRETS, fake.secret_object("keys", alice="sk-1 tpm=0", **bad))
+            await read_again(5, keys=0)
+
+    with caplog.at_level(logging.WARNING):
+        play(scene)
+    first, second = (message for message in caplog.messages if "Secret ns/keys" in message)
+    assert first.startswith("API keys in Secret ns/keys, value bad0: 'rpm' must be an integer")
+    assert "; and 4 more. These keys open nothing until that is mended" in first
+    assert "value alice: 'tpm' must be" in second

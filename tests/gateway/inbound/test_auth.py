@@ -9,7 +9,7 @@ from wisp_gateway.inbound.auth import token_of
 
 
 def test_keys_have_names_comments_and_blanks_around_them():
-    keys = parse_keys("# comment\nalice: sk-a \n\nsk-bare\nbob:sk:with:colons\nempty:\n")
+    keys = parse_keys("# comment\nalice: sk-a \n\nsk-bare\nbob:sk:with:colons\nempty:\n").keys
     names = {"sk-a": "alice", "sk-bare": "", "sk:with:colons": "bob"}
     assert keys == {digest(key): Key(name) for key, name in names.items()}
 
@@ -28,7 +28,7 @@ def test_keys_have_names_comments_and_blanks_around_them():
 )
 def test_the_ending_of_a_keys_name_is_its_priority(name, priority):
     assert priority_of(name) == priority
-    assert parse_keys(f"{name}:sk-1") == {digest("sk-1"): Key(name.strip(), priority)}
+    assert parse_keys(f"{name}:sk-1").keys == {digest("sk-1"): Key(name.strip(), priority)}
 
 
 @pytest.mark.parametrize(

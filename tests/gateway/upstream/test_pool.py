@@ -6,7 +6,10 @@ import pytest
 
 from wisp_gateway.upstream.pool import answer_headers, request_head
 
-INERT = [(b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox; default-src 'none'")]
+INERT = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
+]
 
 
 def test_the_pod_never_sees_the_clients_key_nor_its_connections_headers():
