@@ -100,3 +100,20 @@ def test_the_phases_of_a_wake_are_counted_once_it_is_ready():
     assert metrics.wake_phases.value("a/m", "weights") == 2.5
     assert metrics.wake_phases.value("a/m", "other") == 1  # a pod's words are no labels
     assert [metrics.wakes_ended.value("a/m", outcome) for outcome in ("ready", "failed")] == [1, 1]
+
+
+def test_a_models_series_are_zero_before_their_first_event(world):
+    world.model("m")
+    world.start()
+    label = 'model="default/m"'
+    zeros = [
+        f'wakes_ended_total{{{label},outcome="{outcome}"}}' for outcome in ("ready", "failed", "abandoned")
+    ]
+    zeros += [f'wake_phase_seconds_total{{{label},phase="{phase}"}}' for phase in ("weights", "other")]
+    zeros += [f"{name}_total{{{label}}}" for name in ("wakes", "retries", "tokens", "sent_bytes")]
+    zeros += [
+        f"{name}_seconds_count{{{label}}}"
+        for name in ("time_per_output_token", "time_to_first_token", "time_to_first_byte", "request")
+    ]
+    lines = world.http.get(f"{world.url}/metrics").text.splitlines()
+    assert [name for name in zeros if f"wisp_gateway_{name} 0" not in lines] == []

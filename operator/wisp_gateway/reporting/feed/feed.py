@@ -158,6 +158,8 @@ class Feed:
         states, self._polled_s = self._registry.states(), self._clock()
         self._pods.read_due(states)
         self._add_wakes(self._wakes.observe(states, self._polled_s, self._wall()))
+        for state in states:
+            state.observed_phase = self._phase(state)
         documents = {state.model.key: self._document(state) for state in states}
         for key, document in documents.items():
             kept = stable(document)
@@ -172,7 +174,6 @@ class Feed:
     def _document(self, state: ModelState) -> Document:
         document = model_document(state, self._config.base_url, self._pods, self._clock())
         phase = self._phase(state) if len(self._subscribers) else None
-        state.observed_phase = phase
         if phase is not None:
             document |= {"phase": phase[0], "progress": phase[1]}
         return document

@@ -12,6 +12,8 @@ from wisp_gateway.reporting.feed.documents import is_waking, start_phases
 from wisp_gateway.reporting.feed.pod_reader import PodReader
 from wisp_gateway.routing.model_state import ModelState
 
+OUTCOMES = ("ready", "failed", "abandoned")
+"""Ends of a wake; one that runs has ``running`` in their place."""
 MAX_WAKES = 20
 MAX_OPEN = 200
 READ_S = 5.0  # after its end, for the phases of the pod
