@@ -108,7 +108,7 @@ class App:
         finally:
             client.held.release()
             if client.model_key or client.status >= 400:
-                self._count(client)
+                request_metrics.count_request(self._metrics, client)
             access_log.record(client)
             if client.model_key:
                 self._feed.record(client)
@@ -236,9 +236,6 @@ class App:
         """Send a file of the page; it shows nothing without the key that it then asks for."""
         headers = (client.header(name) for name in (b"accept-encoding", b"if-none-match"))
         await client.reply(*files.find(route.id).answer(*headers))
-
-    def _count(self, client: Client) -> None:
-        request_metrics.count_request(self._metrics, client)
 
 
 def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Prompt | None:

@@ -24,64 +24,55 @@ STREAMED = {"model": "m", "messages": [], "stream": True}
 ENDS = b"data: [DONE]\n\n"
 
 
-@pytest.fixture
-def seen(world, monkeypatch) -> list[Usage | None]:
-    """Usages that the application accounts, one a request."""
-    usages: list[Usage | None] = []
-
-    def account(app, client):
-        usages.append(client.usage)
-
-    monkeypatch.setattr("wisp_gateway.app.App._account", account)
-    return usages
+def finished(world) -> list[dict]:
+    """Return the requests that ended, as the gateway reports them."""
+    return world.http.get(f"{world.url}/state/history").json()["requests"]
 
 
-def ask(world, seen, handler, **more):
+def ask(world, handler, **more):
     world.model("m", world.pod(handler))
     got = world.start().post(json={"model": "m", "messages": [], **more})
-    world.until(lambda: seen)
-    return got, seen[0]
+    return got, world.until(lambda: finished(world))[0]
 
 
-def test_the_report_in_an_answers_head_is_kept_and_not_passed_on(world, seen):
+def test_the_report_in_an_answers_head_is_kept_and_not_passed_on(world):
     body = b'{"choices": []}'
     pod = world.does.write(world.answer(200, body, f"x-wisp-usage: {TEXT.decode()}"))
-    got, usage = ask(world, seen, pod)
+    got, usage = ask(world, pod)
     assert got.content == body
     assert not [name for name in got.headers if name.startswith("x-wisp")]
-    assert (usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens) == (31, 16, 12)
-    assert (usage.finish, usage.per_token_s) == ("stop", 0.004)
-    assert usage.first_token_s >= 0.5  # the time in the gateway comes on top
+    assert (usage["promptTokens"], usage["cachedTokens"], usage["completionTokens"]) == (31, 16, 12)
+    assert (usage["finish"], usage["perTokenSeconds"]) == ("stop", 0.004)
+    assert usage["firstTokenSeconds"] >= 0.5  # the time in the gateway comes on top
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 7, 1000])
-def test_the_report_at_a_streams_end_is_kept_and_cut_off_however_it_is_split(world, seen, chunk_bytes):
+def test_the_report_at_a_streams_end_is_kept_and_cut_off_however_it_is_split(world, chunk_bytes):
     events = world.event("w0 ") + world.event("", "stop") + ENDS
     text = events + usage_report.COMMENT + TEXT
     chunks = [world.framed(text[start : start + chunk_bytes]) for start in range(0, len(text), chunk_bytes)]
-    got, usage = ask(world, seen, world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n"), stream=True)
+    got, usage = ask(world, world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n"), stream=True)
     assert got.content == events
-    assert usage.completion_tokens == 12
+    assert usage["completionTokens"] == 12
 
 
 @pytest.mark.parametrize("event_bytes", [60_000, 65_536, 70_000, 200_000])
 @pytest.mark.parametrize("chunk_bytes", [50_000, 1_000_000])
-def test_the_report_behind_a_large_event_is_kept_and_cut_off(world, seen, event_bytes, chunk_bytes):
+def test_the_report_behind_a_large_event_is_kept_and_cut_off(world, event_bytes, chunk_bytes):
     events = world.event("w" * event_bytes) + ENDS
     text = events + usage_report.COMMENT + TEXT
     chunks = [world.framed(text[start : start + chunk_bytes]) for start in range(0, len(text), chunk_bytes)]
-    got, usage = ask(world, seen, world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n"), stream=True)
+    got, usage = ask(world, world.does.write(world.STREAM_HEAD, *chunks, b"0\r\n\r\n"), stream=True)
     assert got.content == events
-    assert usage.completion_tokens == 12
+    assert usage["completionTokens"] == 12
 
 
-def test_the_use_of_an_answer_that_is_too_long_to_pass_on_counts(world, seen):
+def test_the_use_of_an_answer_that_is_too_long_to_pass_on_counts(world):
     body = b'{"choices": "' + b"x" * 9000 + b'"}'
     world.model("m", world.pod(world.does.write(world.answer(200, body, f"x-wisp-usage: {TEXT.decode()}"))))
     got = world.start(max_answer_bytes=4000).post(json={"model": "m", "messages": []})
-    world.until(lambda: seen)
     assert got.status_code == 502
-    assert seen[0].completion_tokens == 12
+    assert world.until(lambda: finished(world))[0]["completionTokens"] == 12
 
 
 def test_the_pod_is_asked_and_a_client_cannot_ask(world):
@@ -91,10 +82,7 @@ def test_the_pod_is_asked_and_a_client_cannot_ask(world):
     assert pod.seen[0].headers["x-wisp-usage"] == "1"
 
 
-def test_a_pods_refusal_within_a_held_stream_counts_by_its_own_status(world, monkeypatch):
-    statuses = []
-    monkeypatch.setattr("wisp_gateway.app.App._account", lambda app, client: statuses.append(client.status))
-
+def test_a_pods_refusal_within_a_held_stream_counts_by_its_own_status(world):
     async def refuse_late(pod, seen, writer):
         while not began.is_set():
             await asyncio.sleep(0.01)
@@ -108,17 +96,16 @@ def test_a_pods_refusal_within_a_held_stream_counts_by_its_own_status(world, mon
         assert next(lines).startswith(":")
         began.set()
         assert any('"bad"' in line for line in lines)
-    world.until(lambda: statuses)
-    assert statuses == [400]
+    assert world.until(lambda: finished(world))[0]["status"] == 400
 
 
 @pytest.mark.parametrize("comment", [b": wisp-usage", b": other", b": wisp-usageX {}"])
-def test_another_partial_line_at_the_end_is_the_clients(world, seen, comment):
+def test_another_partial_line_at_the_end_is_the_clients(world, comment):
     text = world.event("w0 ") + comment
     got, usage = ask(
-        world, seen, world.does.write(world.STREAM_HEAD, world.framed(text), b"0\r\n\r\n"), stream=True
+        world, world.does.write(world.STREAM_HEAD, world.framed(text), b"0\r\n\r\n"), stream=True
     )
-    assert (got.content, usage) == (text, None)
+    assert (got.content, usage["promptTokens"]) == (text, None)
 
 
 @pytest.mark.parametrize(
