@@ -7,7 +7,7 @@ from chat import Chat
 from conftest import KEY
 from playwright.sync_api import expect
 
-ASKS = "This gateway wants a key"
+ASKS = "This gateway needs an API key"
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def locked(open_page, guarded):
 
 def enter(page, key):
     page.get_by_role("textbox", name="API key").fill(key)
-    page.get_by_role("button", name="Open").click()
+    page.get_by_role("button", name="Continue").click()
 
 
 def models(page):

@@ -79,12 +79,12 @@ def test_every_view_as_a_picture(open_page, folder, scripts):
         page.evaluate("location.hash = '#/models'")
         page.get_by_role("button", name="Wake broken").click()
         page.get_by_role("button", name="Wake sleeper").click()
-        expect(page.get_by_text("Loading weights 62 %")).to_be_visible()
+        expect(page.get_by_text("Loading weights 62%")).to_be_visible()
         expect(page.get_by_text("Does not fit")).to_be_visible()
         page.evaluate("scrollTo(0, 0)")
         keep(folder, "models", page)
         dark = open_page("#/models", color_scheme="dark", **DESKTOP).page
-        expect(dark.get_by_text("Loading weights 62 %")).to_be_visible()
+        expect(dark.get_by_text("Loading weights 62%")).to_be_visible()
         keep(folder, "models-dark", dark)
     for view in ("live", "wakes", "requests"):
         page.evaluate("view => { location.hash = `#/${view}` }", view)

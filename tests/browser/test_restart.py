@@ -27,7 +27,7 @@ def test_an_answer_that_a_restart_cuts_off_is_kept_and_can_be_asked_for_again(op
     chat = Chat(watched.page, "scripted")
     answer = chat.send("cut off")
     expect(answer.get_by_text("The first half.")).to_be_visible()
-    wisp.restart_gateway(lambda: expect(answer.get_by_role("alert")).to_contain_text("connection broke"))
+    wisp.restart_gateway(lambda: expect(answer.get_by_role("alert")).to_contain_text("connection was lost"))
     expect(answer.get_by_text("The first half.")).to_be_visible()
     script.answer("cut off", "All of it.")
     expect(watched.page.get_by_text("Trying again")).to_have_count(0)

@@ -106,7 +106,7 @@ def test_the_keyboard_alone_reaches_a_view_and_an_answer(open_page, script):
     page = open_page("#/models").page
     loaded(page, "Models")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the view")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     chat_link = page.get_by_role("navigation", name="Views").get_by_role("link", name="Chat")
     for _ in range(8):
         page.keyboard.press("Tab")

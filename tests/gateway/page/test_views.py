@@ -11,17 +11,16 @@ import pytest
 from wisp_gateway.page import files
 
 ROOT = Path(__file__).resolve().parents[3]
-VIEWS = files.FOLDER / "views"
 SAMPLES = ROOT / "tests/gateway/samples"
 
 
 def names_in(file: str, pattern: str) -> set[str]:
-    return set(re.findall(pattern, (VIEWS / file).read_text(), re.M))
+    return set(re.findall(pattern, (files.FOLDER / file).read_text(), re.M))
 
 
 def test_each_remedy_belongs_to_a_reason_that_the_operator_gives():
     documented = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/operations.md").read_text(), re.M))
-    remedies = names_in("reasons.js", r"^  ([A-Z]\w+): ")
+    remedies = names_in("models/reasons.js", r"^  ([A-Z]\w+): ")
     assert len(remedies) > 10
     assert remedies - documented == set()
 
@@ -29,7 +28,7 @@ def test_each_remedy_belongs_to_a_reason_that_the_operator_gives():
 def test_every_phase_of_a_wake_has_a_name_and_a_colour():
     wakes = json.loads((SAMPLES / "history.json").read_text())["wakes"]
     reported = {phase["name"] for wake in wakes for phase in wake["phases"]}
-    named = names_in("phases.js", r'name: "(\w+)"')
+    named = names_in("models/phases.js", r'name: "(\w+)"')
     assert reported - named == set()
     style = (files.FOLDER / "style.css").read_text()
     assert {name for name in named if f".phase-{name}" not in style} == set()
@@ -38,7 +37,7 @@ def test_every_phase_of_a_wake_has_a_name_and_a_colour():
 def test_every_row_of_a_ledger_has_a_name_and_a_colour():
     models = json.loads((SAMPLES / "state.json").read_text())["models"]
     reported = {row["name"] for model in models for row in model["ledger"] or ()}
-    named = names_in("ledger.js", r"^  (\w+): \"")
+    named = names_in("views/ledger.js", r"^  (\w+): \"")
     assert reported
     assert reported - named == set()
     style = (files.FOLDER / "style.css").read_text()
@@ -48,8 +47,8 @@ def test_every_row_of_a_ledger_has_a_name_and_a_colour():
 @pytest.mark.parametrize(
     ("file", "kind", "pattern"),
     [
-        ("requests.js", "requests", r"\brow\.(\w+)"),
-        ("wakes.js", "wakes", r"\bwake\.(\w+)"),
+        ("views/requests.js", "requests", r"\brow\.(\w+)"),
+        ("views/wakes.js", "wakes", r"\bwake\.(\w+)"),
     ],
 )
 def test_a_view_reads_fields_that_its_document_has(file, kind, pattern):
@@ -63,13 +62,13 @@ def test_a_view_reads_fields_that_its_document_has(file, kind, pattern):
 def test_the_live_view_reads_measures_that_samples_have():
     samples = json.loads((SAMPLES / "history.json").read_text())["samples"]
     fields = {name for sample in samples for model in sample["models"].values() for name in model}
-    measures = names_in("live.js", r'measure: "(\w+)"') | names_in("series.js", r'sum\("(\w+)"\)')
+    measures = names_in("views/live.js", r'measure: "(\w+)"') | names_in("views/series.js", r'sum\("(\w+)"\)')
     assert measures == fields
 
 
 def test_a_card_reads_fields_that_a_model_has():
     models = json.loads((SAMPLES / "state.json").read_text())["models"]
     fields = {name for model in models for name in model} | {"receivedMs"}
-    read = names_in("model_card.js", r"\bmodel\.(\w+)") | names_in("wake_bar.js", r"\bmodel\.(\w+)")
+    read = names_in("views/model_card.js", r"\bmodel\.(\w+)") | names_in("views/wake_bar.js", r"\bmodel\.(\w+)")
     assert len(read) > 10
     assert read - fields == set()

@@ -1,27 +1,13 @@
 // Requests to the gateway: its key, kept for this session of the browser only, and its errors.
 
+import { keptKey } from "./browser/storage.js";
 import { createStore } from "./store.js";
 
-const KEPT_AS = "wisp.key";
-
-function keptKey() {
-  try {
-    return sessionStorage.getItem(KEPT_AS) ?? "";
-  } catch {
-    return "";
-  }
-}
-
 /** The key in use (empty: none). */
-export const access = createStore({ key: keptKey() });
+export const access = createStore({ key: keptKey.get() });
 
 export function setKey(key) {
-  try {
-    if (key) sessionStorage.setItem(KEPT_AS, key);
-    else sessionStorage.removeItem(KEPT_AS);
-  } catch {
-    // Not kept: it is asked for again when the page is loaded again.
-  }
+  keptKey.set(key);
   access.set({ key });
 }
 

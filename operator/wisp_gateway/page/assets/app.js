@@ -1,4 +1,4 @@
-// The page: a bar with the views, the view that the address names, and what concerns all of them.
+// The frame of the page: the header with links to the views, the view that the address names, and the banners above it.
 
 import { follow, feed } from "./feed.js";
 import { Icon } from "./icons.js";
@@ -69,9 +69,9 @@ function Connection() {
   const refusal = useStore(feed, (state) => state.refusal);
   const status = useStore(feed, (state) => state.status);
   let text = "";
-  if (link === "away") text = `${refusal || "The gateway doesn't answer."} Trying again …`;
-  else if (link === "open" && status === "stopping") text = "This gateway is stopping. Running requests end first.";
-  return html`<div class="banner-area" role="status">
+  if (link === "away") text = `${refusal || "The gateway can’t be reached."} Trying again…`;
+  else if (link === "open" && status === "stopping") text = "This gateway is shutting down. Running requests finish first.";
+  return html`<div role="status">
     ${text && html`<p class="banner"><span class="spinner" aria-hidden="true"></span>${text}</p>`}
   </div>`;
 }
@@ -95,7 +95,7 @@ function View({ address }) {
 function NotLoaded({ title }) {
   return html`<div class="empty">
     <h1>${title} didn't load</h1>
-    <p>The gateway may be away. <a href=${location.href} onClick=${() => location.reload()}>Load the page again</a>.</p>
+    <p>The gateway may be unreachable. <a href=${location.href} onClick=${() => location.reload()}>Reload the page</a>.</p>
   </div>`;
 }
 
@@ -103,7 +103,7 @@ function App() {
   const address = useAddress();
   const isLocked = useStore(feed, (state) => state.link === "locked");
   return html`
-    <a class="skip" href="#main" onClick=${skip}>Skip to the view</a>
+    <a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="bar">
       <a class="brand" href="#/models" aria-label="Wisp, models"><${Icon} name="wisp" /><span>Wisp</span></a>
       ${!isLocked && html`<${Nav} current=${address.name} />`}

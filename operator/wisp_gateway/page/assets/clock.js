@@ -1,4 +1,4 @@
-// The seconds since a document came, for numbers that tick while something runs.
+// Seconds that count up on screen while something runs: a hook that renders again, and the time since a moment.
 
 import { useEffect, useState } from "./vendor/preact.js";
 
@@ -12,6 +12,7 @@ export function useTick(ms, isRunning) {
   }, [ms, isRunning]);
 }
 
-export function secondsSince(receivedMs) {
-  return receivedMs === undefined ? 0 : Math.max(0, (performance.now() - receivedMs) / 1000);
+/** Seconds since `beganMs` of `performance.now`; 0 if there is none. */
+export function secondsSince(beganMs) {
+  return beganMs === undefined ? 0 : Math.max(0, (performance.now() - beganMs) / 1000);
 }

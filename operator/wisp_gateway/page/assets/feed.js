@@ -1,4 +1,5 @@
-// What the gateway reports, as a store that every view follows; it connects again for as long as the page is open.
+// Follows the gateway's event stream (`/state/stream`) for as long as the page is open, and keeps all that it reports
+// (models, samples, wakes, requests) in one store, `feed`, which the views read.
 
 import { access, ApiError, request, requestJson } from "./api.js";
 import { readEvents } from "./sse.js";

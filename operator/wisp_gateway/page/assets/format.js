@@ -1,4 +1,4 @@
-// Numbers and times as people read them.
+// Counts, rates, sizes, durations and times as texts: one function for each, for every view.
 
 const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
@@ -46,7 +46,12 @@ export function formatRunning(value) {
 }
 
 export function formatShare(value) {
-  return isNumber(value) ? `${(value * 100).toFixed(value < 0.1 && value > 0 ? 1 : 0)} %` : NONE;
+  return isNumber(value) ? `${(value * 100).toFixed(value < 0.1 && value > 0 ? 1 : 0)}%` : NONE;
+}
+
+/** Share of something that runs: 100% only once all of it is done. */
+export function formatProgress(value) {
+  return isNumber(value) ? `${Math.floor(value * 100)}%` : NONE;
 }
 
 /** The time of day, and before it the day if that is not today. */

@@ -1,4 +1,4 @@
-// Line icons of the page, 24 × 24, drawn in the colour of the text beside them.
+// Every icon of the page: lines on 24 × 24, in the colour of the text beside them, hidden from screen readers.
 
 import { html } from "./vendor/preact.js";
 
@@ -15,10 +15,19 @@ const PATHS = {
   moon: "M20 14.500A8 8 0 0 1 9.500 4a8 8 0 1 0 10.500 10.500z",
   system: "M3 4h18v12H3zM8 20h8M12 16v4",
   alert: "M12 3 2 20h20zM12 10v4M12 17v.5",
-  chip: "M6 6h12v12H6zM9 2v4M15 2v4M9 18v4M15 18v4M2 9h4M2 15h4M18 9h4M18 15h4",
   power: "M12 3v8M6.500 7a8 8 0 1 0 11 0",
-  stop: "M6 6h12v12H6z",
+  stop: "M7 7h10v10H7z",
   key: "M14 10a4 4 0 1 0-3.500 4L12 15.500h2v2h2v2h4v-3.500L14 10",
+  plus: "M12 5v14M5 12h14",
+  send: "M12 19V5M5 12l7-7 7 7",
+  edit: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",
+  again: "M20 11a8 8 0 1 0-2.3 6.3M20 4v7h-7",
+  trash: "M4 7h16M9 7V4h6v3M6 7l1 13h10l1-13",
+  sliders: "M4 7h9M17 7h3M4 17h3M11 17h9M13 4v6M7 14v6",
+  menu: "M4 7h16M4 12h16M4 17h16",
+  more: "M6 12h.01M12 12h.01M18 12h.01",
+  compare: "M4 5h7v14H4zM13 5h7v14h-7z",
+  down: "M12 5v14M5 12l7 7 7-7",
 };
 
 export function Icon({ name }) {

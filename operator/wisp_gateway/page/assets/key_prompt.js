@@ -18,8 +18,8 @@ export function KeyPrompt() {
   return html`<main id="main" tabindex="-1" class="view view-key">
     <form class="key-prompt" onSubmit=${send}>
       <${Icon} name="key" />
-      <h1>This gateway wants a key</h1>
-      <p>It is kept until you close this tab, and goes nowhere but to this gateway.</p>
+      <h1>This gateway needs an API key</h1>
+      <p>It’s kept until you close this tab, and sent to this gateway only.</p>
       <label for="key">API key</label>
       <input
         id="key"
@@ -33,7 +33,7 @@ export function KeyPrompt() {
         onInput=${(event) => setTyped(event.target.value)}
       />
       <p id="key-refusal" class="problem" role="alert">${refusal}</p>
-      <button class="button primary" type="submit" disabled=${!typed.trim()}>Open</button>
+      <button class="button primary" type="submit" disabled=${!typed.trim()}>Continue</button>
     </form>
   </main>`;
 }

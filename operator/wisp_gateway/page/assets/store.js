@@ -1,6 +1,6 @@
-// A value with listeners, and the hook by which a component follows a part of it.
+// Values with listeners, and the hooks by which components follow them.
 
-import { useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
+import { useEffect, useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
 
 export function createStore(initial) {
   let value = initial;
@@ -33,4 +33,10 @@ export function useStore(store, select = (value) => value) {
     return store.subscribe(check);
   }, [store]);
   return selected;
+}
+
+/** Render again at each change of `source`, an object with `subscribe`; undefined: never. */
+export function useChanges(source) {
+  const [, renderAgain] = useReducer((count) => count + 1, 0);
+  useEffect(() => source?.subscribe(renderAgain), [source]);
 }

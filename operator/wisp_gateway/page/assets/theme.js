@@ -1,4 +1,4 @@
-// The chosen colours, before the first paint: "light", "dark", or nothing for the system's.
+// Sets the chosen colours before the first paint: "light", "dark", or nothing for the system's.
 (function () {
   try {
     const chosen = localStorage.getItem("wisp.theme");

@@ -1,5 +1,6 @@
 // Light, dark, or the system's colours; theme.js applies the choice before the first paint.
 
+import { keptTheme } from "./browser/storage.js";
 import { Icon } from "./icons.js";
 import { html, useState } from "./vendor/preact.js";
 
@@ -13,12 +14,7 @@ function choose(choice) {
   const root = document.documentElement;
   if (choice === "system") delete root.dataset.theme;
   else root.dataset.theme = choice;
-  try {
-    if (choice === "system") localStorage.removeItem("wisp.theme");
-    else localStorage.setItem("wisp.theme", choice);
-  } catch {
-    // Not kept: the system's colours next time.
-  }
+  keptTheme.set(choice === "system" ? "" : choice);
   dispatchEvent(new Event("themechange")); // canvases read their colours again
 }
 

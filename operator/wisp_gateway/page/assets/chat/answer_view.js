@@ -1,10 +1,12 @@
 // One answer: wake or wait, thinking, text, tool calls, what went wrong, figures, and what can be done with it.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
 import { isRunning, isUsable } from "../conversation/answer.js";
-import { copyFrom, onCodeClick } from "../markdown/clipboard.js";
-import { useChanges } from "./hooks.js";
-import { Icon } from "./icons.js";
+import { onCodeClick } from "../browser/clipboard.js";
+import { CopyButton } from "../copy_button.js";
+import { formatCount, formatRate, formatSeconds } from "../format.js";
+import { Icon } from "../icons.js";
 import { Markdown } from "../markdown/view.js";
+import { useChanges } from "../store.js";
 import { ToolCalls } from "./tool_calls.js";
 import { Wake } from "./wake.js";
 
@@ -42,8 +44,8 @@ function Thinking({ answer, isLive }) {
   useEffect(() => {
     if (body.current && isThinking) body.current.scrollTop = body.current.scrollHeight;
   });
-  const seconds = answer.thinkingSeconds ? ` for ${answer.thinkingSeconds.toFixed(1)} s` : "";
-  const label = isThinking ? "Thinking …" : `Thought${seconds}`;
+  const seconds = answer.thinkingSeconds ? ` for ${formatSeconds(answer.thinkingSeconds)}` : "";
+  const label = isThinking ? "Thinking…" : `Thought${seconds}`;
   return html`<details class="chat-thinking" open=${isOpen} onToggle=${(event) => setOpen(event.target.open)}>
     <summary>${label}</summary>
     <div class="chat-thinking-text" tabindex="0" ref=${body}>${isOpen ? answer.reasoning : ""}</div>
@@ -57,11 +59,11 @@ function Ending({ answer }) {
   if (state === "stopped") return html`<p class="chat-ending">Stopped.</p>`;
   if (state === "interrupted")
     return html`<p class="chat-ending is-warning">
-      Interrupted: the page was closed or lost its connection. What had come is kept.
+      Interrupted: the page was closed or lost its connection. The part that arrived is kept.
     </p>`;
   if (state === "done" && !isUsable(answer)) return html`<p class="chat-ending">The answer is empty.</p>`;
   if (answer.finish === "length")
-    return html`<p class="chat-ending">Ended at “Max tokens” or the end of the context.</p>`;
+    return html`<p class="chat-ending">Cut off at “Max tokens” or the end of the context.</p>`;
   return null;
 }
 
@@ -80,7 +82,7 @@ function Foot({ answer, session, index, column, isLast }) {
   return html`<footer class="chat-foot">
     <span class="chat-figures">${figuresOf(answer)}</span>
     <span class="chat-actions">
-      ${answer.content && html`<button type="button" class="chat-small" onClick=${(event) => copyFrom(event.currentTarget, answer.content)}>Copy</button>`}
+      ${answer.content && html`<${CopyButton} text=${answer.content} style="chat-small" />`}
       ${canGoOn && html`<button type="button" class="chat-small" onClick=${() => session.goOn(index, column)}>Continue</button>`}
       ${
         isLast &&
@@ -99,26 +101,22 @@ function Foot({ answer, session, index, column, isLast }) {
 function figuresOf(answer) {
   const { usage, tokensPerSecond, firstTokenSeconds, hasWoken } = answer;
   const figures = [];
-  if (tokensPerSecond) figures.push([`${tokensPerSecond.toFixed(1)} tokens/s`, "Rate of the tokens behind the first"]);
+  if (tokensPerSecond) figures.push([`${formatRate(tokensPerSecond)} tokens/s`, "Rate after the first token"]);
   if (firstTokenSeconds !== null) {
     figures.push([
-      `first token ${seconds(firstTokenSeconds)}${hasWoken ? ", woke the model" : ""}`,
+      `first token ${formatSeconds(firstTokenSeconds)}${hasWoken ? ", woke the model" : ""}`,
       "From sending to the first token",
     ]);
   }
   if (usage) {
     figures.push([
-      `${usage.completion} tokens`,
+      `${formatCount(usage.completion)} tokens`,
       usage.reasoning ? `${usage.reasoning} of them thinking` : "Tokens of the answer",
     ]);
     figures.push([
-      `${usage.prompt} in the prompt, ${usage.cached} cached`,
+      `${formatCount(usage.prompt)} in the prompt, ${formatCount(usage.cached)} cached`,
       "Tokens of the prompt; the cached ones were not computed again",
     ]);
   }
   return figures.map(([text, title]) => html`<span title=${title}>${text}</span>`);
-}
-
-function seconds(value) {
-  return value < 1 ? `${Math.round(value * 1000)} ms` : `${value.toFixed(2)} s`;
 }

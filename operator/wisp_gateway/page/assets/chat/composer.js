@@ -1,31 +1,13 @@
 // The field for a message: Enter sends, Shift+Enter begins a line, Esc stops the answer.
+import { keptDraft } from "../browser/storage.js";
+import { Icon } from "../icons.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
-import { Icon } from "./icons.js";
-
-const KEPT_AS = "wisp-chat-draft ";
-
-function keptDraft(id) {
-  try {
-    return sessionStorage.getItem(KEPT_AS + id) ?? "";
-  } catch {
-    return "";
-  }
-}
-
-function keepDraft(id, text) {
-  try {
-    if (text) sessionStorage.setItem(KEPT_AS + id, text);
-    else sessionStorage.removeItem(KEPT_AS + id);
-  } catch {
-    // not kept: it stays in the field for as long as the page is open
-  }
-}
 
 export function Composer({ id, isRunning, isReady, placeholder, onSend, onStop }) {
-  const [text, setText] = useState(() => keptDraft(id));
+  const [text, setText] = useState(() => keptDraft(id).get());
   const field = useRef(null);
   useEffect(() => {
-    setText(keptDraft(id));
+    setText(keptDraft(id).get());
     if (matchMedia("(pointer: fine)").matches) field.current.focus();
   }, [id]);
   useLayoutEffect(() => {
@@ -34,7 +16,7 @@ export function Composer({ id, isRunning, isReady, placeholder, onSend, onStop }
   }, [text]);
   const change = (value) => {
     setText(value);
-    keepDraft(id, value);
+    keptDraft(id).set(value);
   };
   const send = (event) => {
     event.preventDefault();

@@ -1,6 +1,6 @@
 // Conversations kept in this browser: open, search, rename, delete.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { Icon } from "./icons.js";
+import { Icon } from "../icons.js";
 
 const SEARCH_AFTER_MS = 200;
 
@@ -29,7 +29,7 @@ export function ConversationList({ session, onClose }) {
     <ul>
       ${shown.map((summary) => html`<${Entry} key=${summary.id} summary=${summary} session=${session} onClose=${onClose} />`)}
     </ul>
-    ${shown.length === 0 && html`<p class="chat-note">${matches ? "Nothing found." : "Conversations are kept in this browser only."}</p>`}
+    ${shown.length === 0 && html`<p class="chat-note">${matches ? "No conversation matches." : "Conversations are kept in this browser only."}</p>`}
     <${Removed} session=${session} />
   </nav>`;
 }
@@ -106,6 +106,6 @@ function Removed({ session }) {
   return html`<p class="chat-removed" role="status">
     Deleted.
     <button type="button" class="chat-small" onClick=${() => session.restore()}>Undo</button>
-    <button type="button" class="chat-small" onClick=${() => session.forgetRemoved()}>Close</button>
+    <button type="button" class="chat-small" onClick=${() => session.forgetRemoved()}>Dismiss</button>
   </p>`;
 }

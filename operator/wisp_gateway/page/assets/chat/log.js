@@ -1,7 +1,7 @@
 // The turns of the open conversation; it stays at its end while answers grow, unless the user scrolls away.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/preact.js";
-import { nearness } from "./hooks.js";
-import { Icon } from "./icons.js";
+import { nearness } from "./nearness.js";
+import { Icon } from "../icons.js";
 import { Turn } from "./turn.js";
 
 const NEAR_END = 12; // turns shown as Markdown at once; earlier ones when they come near
@@ -55,7 +55,7 @@ export function Log({ session, modelOf }) {
           />`,
       )}
     </ol>
-    ${isAway && html`<button type="button" class="chat-to-end" aria-label="To the newest message" onClick=${toEnd}><${Icon} name="down" /></button>`}
+    ${isAway && html`<button type="button" class="chat-to-end" aria-label="Jump to the newest message" onClick=${toEnd}><${Icon} name="down" /></button>`}
   </div>`;
 }
 

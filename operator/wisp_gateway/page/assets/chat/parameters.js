@@ -43,7 +43,7 @@ export function Parameters({ session, defaults, onClose }) {
         ${NUMBERS.map((number) => html`<${NumberField} key=${number.name} number=${number} value=${parameters[number.name]} given=${defaults?.[number.name]} onChange=${set(number.name)} />`)}
       </div>
       <label class="chat-field"
-        >Stop <small>one text a line ends the answer</small>
+        >Stop <small>texts that end the answer, one per line</small>
         <textarea
           rows="2"
           value=${parameters.stop ?? ""}
@@ -79,7 +79,7 @@ function NumberField({ number, value, given, onChange }) {
       step=${Number.isInteger(step) ? step : "any"}
       value=${value ?? ""}
       placeholder=${standard}
-      title=${`Left empty: ${standard}${isGiven ? ", from the model" : ""}`}
+      title=${`If empty: ${standard}${isGiven ? ", the model’s default" : ""}`}
       onInput=${onInput}
     />
   </label>`;
@@ -95,7 +95,7 @@ function Tools({ value, onChange }) {
     if (!found) onChange(text);
   };
   return html`<label class="chat-field"
-    >Tools <small>a JSON list, as OpenAI’s “tools”</small>
+    >Tools <small>a JSON list, like OpenAI’s “tools”</small>
     <textarea
       rows="3"
       spellcheck="false"
@@ -112,7 +112,7 @@ function Tools({ value, onChange }) {
 function problemOfTools(text) {
   if (!text.trim()) return "";
   try {
-    return Array.isArray(JSON.parse(text)) ? "" : "Not a list: begin with [.";
+    return Array.isArray(JSON.parse(text)) ? "" : "Not a list: start with [.";
   } catch (error) {
     return `Not JSON yet: ${error.message}`;
   }

@@ -41,7 +41,7 @@ function labelOf({ calls, model }, index, number) {
 }
 
 /** Arguments as indented JSON, or as they are while they are still being written. */
-export function indented(text) {
+function indented(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);
   } catch {

@@ -1,12 +1,12 @@
-// The conversation's head: models, comparison, parameters, and what can be taken away.
+// The bar above a conversation: its models, Compare, Parameters, and a menu with snippets and exports.
 import { access } from "../api.js";
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { copyText } from "../markdown/clipboard.js";
+import { copyText, outcomeOf, SHOWN_MS } from "../browser/clipboard.js";
 import { parametersOf } from "../conversation/conversation.js";
-import { download, fileNameOf, jsonOf, markdownOf } from "../conversation/export.js";
-import { Icon } from "./icons.js";
-import { ModelSelect } from "./models.js";
-import { curlOf, pythonOf } from "../conversation/snippets.js";
+import { download, fileNameOf, jsonOf, markdownOf, requestOf } from "../conversation/export.js";
+import { Icon } from "../icons.js";
+import { curlOf, pythonOf } from "../snippets.js";
+import { ModelPicker } from "./model_picker.js";
 
 export function Toolbar({ session, choices, onList, onParameters }) {
   const { models, system, parameters } = session.conversation;
@@ -30,7 +30,7 @@ export function Toolbar({ session, choices, onList, onParameters }) {
     <div class="chat-models">
       ${models.map(
         (id, column) =>
-          html`<${ModelSelect}
+          html`<${ModelPicker}
             key=${column}
             label=${isCompared ? `Model ${column + 1}` : "Model"}
             value=${id}
@@ -59,7 +59,10 @@ function More({ session }) {
   const menu = useRef(null);
   const [said, setSaid] = useState("");
   const { conversation } = session;
-  const place = { origin: new URL(".", location.href).href.replace(/\/$/, ""), hasKey: Boolean(access.get().key) };
+  const snippetOf = (write) => {
+    const address = new URL("v1", location.href.split("#")[0]).href;
+    return write(requestOf(conversation, 0), { address, hasKey: Boolean(access.get().key) });
+  };
   useEffect(() => {
     const close = (event) =>
       menu.current && !menu.current.contains(event.target) && menu.current.removeAttribute("open");
@@ -70,18 +73,18 @@ function More({ session }) {
     setSaid((await action()) ?? "");
     menu.current.removeAttribute("open");
     menu.current.querySelector("summary").focus();
-    setTimeout(() => setSaid(""), 1500);
+    setTimeout(() => setSaid(""), SHOWN_MS);
   };
-  const copied = async (text) => ((await copyText(text)) ? "Copied" : "The browser does not allow copying");
+  const copied = async (text) => outcomeOf(await copyText(text));
   const save = (suffix, text, type) => download(fileNameOf(conversation, suffix), text, type);
   const onKey = (event) => event.key === "Escape" && menu.current.open && (event.stopPropagation(), act(() => "")());
   const isEmpty = !conversation.turns.length;
   return html`<details class="chat-more" ref=${menu} onKeyDown=${onKey}>
     <summary class="chat-tool" aria-label="More" title="More"><${Icon} name="more" /></summary>
     <ul>
-      <li><button type="button" onClick=${act(() => copied(curlOf(conversation, 0, place)))}>Copy as curl</button></li>
+      <li><button type="button" onClick=${act(() => copied(snippetOf(curlOf)))}>Copy as curl</button></li>
       <li>
-        <button type="button" onClick=${act(() => copied(pythonOf(conversation, 0, place)))}>Copy as Python</button>
+        <button type="button" onClick=${act(() => copied(snippetOf(pythonOf)))}>Copy as Python</button>
       </li>
       <li>
         <button

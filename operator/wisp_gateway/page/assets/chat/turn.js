@@ -1,9 +1,9 @@
 // One turn of a conversation: the user's text, or results of tools, and one answer a model.
 import { html, useEffect, useRef, useState } from "../vendor/preact.js";
-import { copyFrom } from "../markdown/clipboard.js";
+import { CopyButton } from "../copy_button.js";
 import { Answer } from "./answer_view.js";
-import { useNear } from "./hooks.js";
-import { Icon } from "./icons.js";
+import { useNear } from "./nearness.js";
+import { Icon } from "../icons.js";
 
 export function Turn({ turn, index, session, modelOf, isLast, isNearEnd, whenNear }) {
   const [element, isNear] = useNear(isNearEnd, whenNear);
@@ -52,9 +52,7 @@ function Question({ turn, index, session }) {
   return html`<article class="chat-question" aria-label="You">
     <div class="chat-question-text">${turn.text}</div>
     <p class="chat-actions">
-      <button type="button" class="chat-small" onClick=${(event) => copyFrom(event.currentTarget, turn.text)}>
-        Copy
-      </button>
+      <${CopyButton} text=${turn.text} style="chat-small" />
       <button type="button" class="chat-small" ref=${edit} onClick=${() => setEdited(true)}>
         <${Icon} name="edit" />Edit
       </button>
@@ -92,7 +90,7 @@ function Editor({ text, onClose, onSend }) {
       onKeyDown=${onKey}
     ></textarea>
     <p class="chat-actions">
-      <span class="chat-note">What came after this message is replaced.</span>
+      <span class="chat-note">Everything after this message is replaced.</span>
       <button type="button" class="chat-small" onClick=${onClose}>Cancel</button>
       <button type="submit" class="chat-small is-primary">Send</button>
     </p>

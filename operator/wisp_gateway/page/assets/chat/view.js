@@ -1,17 +1,16 @@
-// Chat: conversations with one model, or with two side by side.
+// The Chat view: conversations with one model, or with two side by side.
 import { access, requestJson } from "../api.js";
+import { loadStyles } from "../browser/styles.js";
 import { ChatSession } from "../conversation/session.js";
 import { openStore } from "../conversation/store.js";
 import { askForKey, feed, keyOf } from "../feed.js";
-import { useStore } from "../store.js";
+import { useChanges, useStore } from "../store.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { Composer } from "./composer.js";
 import { ConversationList } from "./conversation_list.js";
-import { useChanges } from "./hooks.js";
 import { Log } from "./log.js";
-import { choicesOf } from "./models.js";
+import { choicesOf } from "./model_picker.js";
 import { Parameters } from "./parameters.js";
-import { loadStyles } from "./styles.js";
 import { Toolbar } from "./toolbar.js";
 import { Welcome } from "./welcome.js";
 

@@ -1,6 +1,7 @@
 // An empty conversation: the model's state, what a first message does, and openings to try.
+import { formatSeconds } from "../format.js";
+import { stateOf } from "../models/states.js";
 import { html } from "../vendor/preact.js";
-import { stateText } from "./models.js";
 
 const OPENINGS = [
   "Explain in two sentences why the sky is blue.",
@@ -11,7 +12,7 @@ const OPENINGS = [
 export function Welcome({ models, problem, onSend }) {
   const present = models.filter(Boolean);
   return html`<div class="chat-welcome">
-    <h2>${present.length > 1 ? "Ask both" : present.length ? `Ask ${present[0].id}` : "No model to ask"}</h2>
+    <h2>${present.length > 1 ? "Ask both" : present.length ? `Ask ${present[0].id}` : "No models available"}</h2>
     ${present.map((model) => html`<p key=${model.id}>${present.length > 1 && html`<strong>${model.id}</strong>`} ${sentenceOf(model)}</p>`)}
     ${problem && html`<p class="chat-problem" role="alert">${problem}</p>`}
     ${!present.length && !problem && html`<p>Serve one with <code>wisp up model.yaml</code>, or choose another above.</p>`}
@@ -30,15 +31,15 @@ export function Welcome({ models, problem, onSend }) {
 }
 
 function sentenceOf(model) {
-  const last = model.lastColdStartSeconds ? ` Its last start took ${model.lastColdStartSeconds.toFixed(1)} s.` : "";
+  const last = model.lastColdStartSeconds ? ` The last wake took ${formatSeconds(model.lastColdStartSeconds)}.` : "";
   switch (model.state) {
     case "Ready":
-      return "It is ready.";
+      return "It’s ready.";
     case "Asleep":
-      return `It is asleep and uses nothing. Your first message wakes it.${last}`;
+      return `It’s asleep and uses no memory. Your first message wakes it.${last}`;
     case "Waking":
-      return "It is waking; a message is held until it can answer.";
+      return "It’s waking up. A message waits until it can answer.";
     default:
-      return `It is ${stateText(model.state)}. ${model.message ?? ""}`;
+      return `It’s ${stateOf(model.state).word}. ${model.message ?? ""}`;
   }
 }

@@ -1,7 +1,7 @@
-// One answer of a model: its text, thinking and tool calls, filled by the chunks of a stream.
+// One answer of a model: its state, text, thinking and tool calls, filled by the chunks of a stream.
 
 /** States of an answer: waiting, answering, done, stopped (by the user), interrupted, failed. */
-export const RUNNING = new Set(["waiting", "answering"]);
+const RUNNING = new Set(["waiting", "answering"]);
 
 export function newAnswer(model) {
   return {

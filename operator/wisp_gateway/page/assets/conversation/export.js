@@ -1,5 +1,5 @@
-// Conversations as files: JSON (complete) and Markdown (to read).
-import { titleOf } from "./conversation.js";
+// A conversation to take along: as a file (JSON is complete, Markdown to read), and as the request that it would send.
+import { bodyOf, titleOf } from "./conversation.js";
 
 export function jsonOf(conversation) {
   return `${JSON.stringify(conversation, null, 2)}\n`;
@@ -43,4 +43,12 @@ export function fileNameOf(conversation, suffix) {
     .replace(/[^\p{L}\p{N}]+/gu, "-")
     .replace(/^-+|-+$/g, "");
   return `${words.slice(0, 50) || "conversation"}.${suffix}`;
+}
+
+/** Body of the conversation's last request, to be sent by other means; of an empty one, a greeting's. */
+export function requestOf(conversation, column) {
+  const last = conversation.turns.length - 1;
+  const shown = last < 0 ? { ...conversation, turns: [{ text: "Hello", answers: [] }] } : conversation;
+  const { stream_options, ...body } = bodyOf(shown, Math.max(last, 0), column);
+  return body;
 }

@@ -1,4 +1,4 @@
-// A running answer: sends the request, reads its stream, and reports changes at most once a frame.
+// Runs one answer: sends the request, reads its stream, and reports changes at most once a frame.
 import { ApiError, request } from "../api.js";
 import { readEvents } from "../sse.js";
 import { addChunk, setRates } from "./answer.js";

@@ -1,13 +1,13 @@
-// Errors as a person needs them: what happened, where, and what helps.
+// Explains a failed request to the user: an error or a lost connection as `{ what, where, remedy }`.
 
 const REMEDIES = {
-  model_failed: "Models shows the reason and its remedy. Once that is mended, try again.",
+  model_failed: "Models shows the reason and what to do. Once that is fixed, try again.",
   model_suspended: "Set spec.suspend to false in its manifest, or choose another model.",
-  model_asleep: "It is waking now. Try again in a moment.",
+  model_asleep: "It’s waking up now. Try again in a moment.",
   model_not_found: "Choose another model above; the list has those that your key opens.",
-  wait_expired: "Models shows how far its start has come. Try again.",
-  queue_full: "Other requests are first. Try again in a moment.",
-  context_length_exceeded: "Begin a new conversation, shorten the message, or lower “Max tokens”.",
+  wait_expired: "Models shows how far its wake is. Try again.",
+  queue_full: "Other requests are ahead of yours. Try again in a moment.",
+  context_length_exceeded: "Start a new conversation, shorten the message, or lower “Max tokens”.",
 };
 
 /** Problem of an answer with an error status, or of an `error` event within a stream. */
@@ -25,11 +25,11 @@ export function problemOfError(error, { status = 0, model = "", requestId = "", 
 /** Problem of a connection that could not be made, or that broke. */
 export function problemOfConnection(hasBegun) {
   return {
-    what: hasBegun ? "The connection broke within the answer." : "The gateway cannot be reached.",
+    what: hasBegun ? "The connection was lost during the answer." : "The gateway can’t be reached.",
     where: location.host,
     remedy: hasBegun
-      ? "What had come is kept: continue it, or regenerate it."
-      : "It may be restarting. Try again in a moment; your text is kept.",
+      ? "The part that arrived is kept: continue it, or regenerate it."
+      : "It may be restarting. Try again in a moment; your message is kept.",
     isOfModel: false,
   };
 }
@@ -43,11 +43,11 @@ export function problemOfRefusal(error, model) {
 }
 
 function remedyOf(error, status, retryAfter) {
-  const wait = retryAfter ? ` The gateway suggests to wait ${retryAfter} s.` : "";
+  const wait = retryAfter ? ` The gateway suggests waiting ${retryAfter} s.` : "";
   if (REMEDIES[error?.code]) return REMEDIES[error.code] + wait;
   if (status === 401 || status === 403) return "Enter a key that opens this model, then try again.";
-  if (status === 413) return "Send a shorter message, or begin a new conversation.";
-  if (status === 429) return `Too much at once for this key or model. Try again later.${wait}`;
+  if (status === 413) return "Send a shorter message, or start a new conversation.";
+  if (status === 429) return `Too many requests for this key or model. Try again later.${wait}`;
   if (error?.param) return `Change “${error.param}” under Parameters, or edit the message.`;
   if (status === 400) return "Edit the message, or change the parameters.";
   return `Try again.${wait}`;

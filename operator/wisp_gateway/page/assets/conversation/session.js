@@ -1,11 +1,11 @@
-// The open conversation, the answers that run, and what the user does to them; views show it.
+// The state of the chat: the open conversation, the answers that run, and each action of the user on them.
+import { keptModels } from "../browser/storage.js";
 import { isRunning, newAnswer } from "./answer.js";
 import { Generation } from "./generation.js";
 import { MAX_TITLE, bodyOf, newConversation, newTurn, titleOf } from "./conversation.js";
 
 const SAVE_EVERY_MS = 2000;
 const SAVE_SETTINGS_AFTER_MS = 500;
-const LAST_MODELS = "wisp-chat-models";
 
 export class ChatSession {
   #store;
@@ -95,7 +95,7 @@ export class ChatSession {
   /** Change settings of the open conversation: models, system, parameters. */
   change(fields) {
     Object.assign(this.conversation, fields);
-    if (fields.models) rememberModels(fields.models);
+    if (fields.models) keptModels.set(JSON.stringify(fields.models));
     clearTimeout(this.#saving);
     const { conversation } = this;
     this.#saving = setTimeout(() => this.#save(conversation), SAVE_SETTINGS_AFTER_MS);
@@ -194,16 +194,8 @@ function hasRunning(conversation) {
 
 function lastModels() {
   try {
-    return [JSON.parse(localStorage.getItem(LAST_MODELS))[0] ?? ""];
+    return [JSON.parse(keptModels.get())[0] ?? ""];
   } catch {
     return [""];
-  }
-}
-
-function rememberModels(models) {
-  try {
-    localStorage.setItem(LAST_MODELS, JSON.stringify(models));
-  } catch {
-    // a browser that keeps nothing: the first model is selected next time
   }
 }

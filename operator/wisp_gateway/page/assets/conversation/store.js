@@ -1,7 +1,7 @@
-// Conversations in this browser alone (IndexedDB), at most so many; in memory where the browser keeps none.
+// Keeps conversations in this browser (IndexedDB), the newest 300; in memory where the browser keeps none.
 import { afterReload, isMatch, summaryOf } from "./conversation.js";
 
-export const MAX_CONVERSATIONS = 300;
+const MAX_CONVERSATIONS = 300;
 const DATABASE = "wisp-chat";
 
 /** Open the store; it keeps in memory what the browser does not want to keep, and `problem` says so. */
@@ -10,7 +10,7 @@ export async function openStore(name = DATABASE, limit = MAX_CONVERSATIONS) {
     return new Store(await openDatabase(name), limit);
   } catch (error) {
     const store = new Store(null, limit);
-    store.problem = `This browser keeps nothing for this page (${error.message}); export what you want to keep.`;
+    store.problem = `This browser doesn’t let this page store anything (${error.message}). Export what you want to keep.`;
     return store;
   }
 }
@@ -106,7 +106,7 @@ function problemOfWrite(error) {
   const what = isFull
     ? "This browser has no more space for this page"
     : `This browser could not save (${error?.message})`;
-  return `${what}. The conversation goes on until the page is closed: export it, or delete others.`;
+  return `${what}. The conversation lasts until the page is closed: export it, or delete others.`;
 }
 
 function openDatabase(name) {

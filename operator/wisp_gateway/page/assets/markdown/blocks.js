@@ -84,12 +84,12 @@ function codeBlock(language, code) {
 
 const marked = new Marked({ gfm: true, renderer });
 
-export function languageOf(info) {
+function languageOf(info) {
   return (info ?? "").trim().split(/\s/)[0].slice(0, 40);
 }
 
 /** Safe HTML of a Markdown text. */
-export function safeHtml(tokens) {
+function safeHtml(tokens) {
   const html = DOMPurify.sanitize(marked.parser(tokens), {
     ALLOWED_TAGS: TAGS,
     ALLOWED_ATTR: ATTRIBUTES,

@@ -1,4 +1,4 @@
-// One chart over time, drawn by uPlot on a canvas; its caption has the newest values, or those under the cursor.
+// A chart over time, drawn by uPlot on a canvas; its caption has the newest values, or those under the cursor.
 
 import { NONE } from "../format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
@@ -30,8 +30,8 @@ export function Chart({ title, series, format, end, top, steps }) {
         )}
       </ul>
     </figcaption>
-    <div class="plot" ref=${frame} role="img" aria-label=${`${title} over the last 15 minutes. ${summary || "No values."}`}></div>
-    ${series.length === 0 && html`<p class="no-values muted small">No values in the last 15 minutes</p>`}
+    <div class="plot" ref=${frame} role="img" aria-label=${`${title} over the last 15 minutes. ${summary || "No data."}`}></div>
+    ${series.length === 0 && html`<p class="no-values muted small">No data in the last 15 minutes</p>`}
   </figure>`;
 }
 

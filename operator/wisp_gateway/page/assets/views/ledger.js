@@ -1,4 +1,4 @@
-// Memory as one stacked bar: what the model holds, and what is free.
+// A model's memory as one stacked bar: weights, KV cache, workspace, and what is free.
 
 import { formatBytes } from "../format.js";
 import { html } from "../vendor/preact.js";
@@ -7,9 +7,7 @@ const LABELS = {
   weights: "Weights",
   kv: "KV cache",
   workspace: "Workspace",
-  graphs: "CUDA graphs",
   context: "CUDA context",
-  loading: "Loading",
   free: "Free",
 };
 

@@ -1,22 +1,25 @@
-// The last 15 minutes as charts: rates, latencies, requests, caches and memory.
+// The Live view: rates, latencies, requests, caches and memory of the last 15 minutes as charts.
 
+import { loadStyles } from "../browser/styles.js";
 import { useTick } from "../clock.js";
 import { feed } from "../feed.js";
 import { formatBytes, formatCount, formatRate, formatSeconds, formatShare } from "../format.js";
 import { Icon } from "../icons.js";
 import { useStore } from "../store.js";
-import { html, useEffect, useMemo, useState } from "../vendor/preact.js";
+import { html, useMemo, useState } from "../vendor/preact.js";
 import { Chart } from "./chart.js";
-import { ModelSelect } from "./model_select.js";
+import { ModelFilter } from "./model_filter.js";
 import { keysOf, latencySeries, measureSeries, queueSeries } from "./series.js";
+
+await loadStyles(new URL("../vendor/uplot.css", import.meta.url));
 
 const IDLE_TICK_MS = 10_000; // the time axis moves on, also while nothing runs
 
 const POWERS_OF_TWO = Array.from({ length: 32 }, (_, place) => 2 ** (place + 14));
 
 const MEASURES = [
-  { title: "Answer tokens a second", measure: "out", format: formatRate, atRest: 0 },
-  { title: "Prompt tokens a second", measure: "in", format: formatRate, atRest: 0 },
+  { title: "Answer tokens per second", measure: "out", format: formatRate, atRest: 0 },
+  { title: "Prompt tokens per second", measure: "in", format: formatRate, atRest: 0 },
   { title: "KV cache in use", measure: "kv", format: formatShare, top: 1 },
   { title: "Prompt tokens from the cache", measure: "prefixHits", format: formatShare, top: 1 },
   { title: "GPU memory in use", measure: "gpuUsed", format: formatBytes, steps: POWERS_OF_TWO },
@@ -28,7 +31,6 @@ export default function LiveView() {
   const requests = useStore(feed, (state) => state.requests);
   const [model, setModel] = useState("");
   useTick(IDLE_TICK_MS, true);
-  useStyles();
   const keys = useMemo(() => keysOf(samples, requests), [samples, requests]);
   if (samples.length === 0 && requests.length === 0) return html`<${Nothing} />`;
   const shown = model ? [model] : keys;
@@ -38,11 +40,11 @@ export default function LiveView() {
   return html`<div class="view-head">
       <h1>Live</h1>
       <p class="muted">The last 15 minutes</p>
-      <${ModelSelect} value=${model} onChange=${setModel} others=${keys} />
+      <${ModelFilter} value=${model} onChange=${setModel} others=${keys} />
     </div>
     <div class="charts">
       ${[ANSWERS, PROMPTS].map(measured)}
-      <${Chart} title="Time to the first token" format=${formatSeconds} end=${end}
+      <${Chart} title="Time to first token" format=${formatSeconds} end=${end}
         series=${latencySeries(requests, shown, end, "firstTokenSeconds")} />
       <${Chart} title="Time per token" format=${formatSeconds} end=${end}
         series=${latencySeries(requests, shown, end, "perTokenSeconds")} />
@@ -58,21 +60,11 @@ function endOf(samples) {
   return last && Math.abs(last.t - now) < 5 ? last.t : Math.max(now, last?.t ?? 0);
 }
 
-/** uPlot's own style sheet, loaded with the first chart. */
-function useStyles() {
-  useEffect(() => {
-    if (document.getElementById("uplot-style")) return;
-    const link = document.createElement("link");
-    Object.assign(link, { id: "uplot-style", rel: "stylesheet", href: "page/vendor/uplot.css" });
-    document.head.append(link);
-  }, []);
-}
-
 function Nothing() {
   return html`<section class="empty">
     <${Icon} name="live" />
     <h1>Nothing ran in the last 15 minutes</h1>
-    <p>Rates, latencies and memory are drawn here while models answer. <a href="#/chat">Start a chat</a>, or send a
+    <p>Rates, latencies and memory appear here while models answer. <a href="#/chat">Start a chat</a>, or send a
     request from code; <a href="#/models">Models</a> has examples.</p>
   </section>`;
 }

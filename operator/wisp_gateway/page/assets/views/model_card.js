@@ -1,15 +1,16 @@
-// One model: its state in words, what it holds, what it does, and what can be done with it.
+// The card of one model: its state in words, its memory, its load, and the buttons that wake, stop and use it.
 
 import { request } from "../api.js";
 import { secondsSince, useTick } from "../clock.js";
 import { feed, keyOf } from "../feed.js";
 import { formatBytes, formatCount, formatRate, formatSeconds, NONE } from "../format.js";
 import { Icon } from "../icons.js";
+import { stateOf, titled } from "../models/states.js";
 import { useStore } from "../store.js";
 import { html, useState } from "../vendor/preact.js";
 import { Ledger } from "./ledger.js";
-import { remedyOf, wordsOf } from "./reasons.js";
-import { Snippets } from "./snippets.js";
+import { remedyOf, wordsOf } from "../models/reasons.js";
+import { CodeExamples } from "./code_examples.js";
 import { Sparkline } from "./sparkline.js";
 import { WakeBar } from "./wake_bar.js";
 
@@ -17,19 +18,20 @@ const IDLE_TICK_MS = 5_000;
 
 export function ModelCard({ model }) {
   const title = `model-${model.namespace}-${model.name}`;
-  return html`<article class=${`card model is-${model.state.toLowerCase()}`} aria-labelledby=${title}>
+  const { word, style } = stateOf(model.state);
+  return html`<article class="card model" aria-labelledby=${title}>
     <header class="model-head">
       <div class="model-name">
         <h2 id=${title}>${model.name}</h2>
         <p class="muted small">${namesOf(model)}</p>
       </div>
-      <span class=${`pill ${model.state.toLowerCase()}`}>${model.state}</span>
+      <span class=${`pill ${style}`}>${titled(word)}</span>
     </header>
     <${Situation} model=${model} />
     <${Facts} model=${model} />
     ${model.ledger?.length > 0 && html`<${Ledger} rows=${model.ledger} gpu=${model.gpu} isHeld=${isUp(model)} />`}
     <${Actions} model=${model} />
-    <${Snippets} model=${model} />
+    <${CodeExamples} model=${model} />
   </article>`;
 }
 
@@ -50,7 +52,7 @@ function Situation({ model }) {
       return html`<p class="situation">Suspended: requests don't wake it. Set <code>spec.suspend: false</code>.</p>`;
     case "Asleep":
       return html`<p class="situation">
-        Asleep: it holds no GPU and no memory. The next request wakes it${model.lastColdStartSeconds > 0
+        Asleep: it uses no GPU and no memory. The next request wakes it${model.lastColdStartSeconds > 0
           ? html`; last time that took <span class="number">${formatSeconds(model.lastColdStartSeconds)}</span>`
           : ""}.
       </p>`;
@@ -60,12 +62,12 @@ function Situation({ model }) {
 }
 
 function Failure({ model }) {
-  const message = model.message || "It gave no message.";
+  const message = model.message || "There is no message.";
   const saysRemedy = /[.:;]\s+[A-Z]/.test(message); // a second sentence
   const remedy = saysRemedy ? "" : remedyOf(model.reason);
   return html`<div class="failure">
     <p class="failure-reason"><${Icon} name="alert" /><strong>${wordsOf(model.reason) || "Failed"}</strong></p>
-    <p>${message[0].toUpperCase() + message.slice(1)}</p>
+    <p>${titled(message)}</p>
     ${remedy && html`<p class="small"><strong>What to do:</strong> ${remedy}</p>`}
   </div>`;
 }
@@ -128,7 +130,7 @@ function Actions({ model }) {
     try {
       await request(`state/${action}/${model.namespace}/${model.name}`, { method: "POST" });
     } catch (error) {
-      setProblem(error.status ? error.message : "The gateway doesn't answer. Try again in a moment.");
+      setProblem(error.status ? error.message : "The gateway can’t be reached. Try again in a moment.");
     } finally {
       setSending(false);
     }

@@ -1,9 +1,10 @@
-// Models: a card each.
+// The Models view: a card for each model, or an example for a gateway without any.
 
 import { CopyButton } from "../copy_button.js";
 import { feed, keyOf } from "../feed.js";
 import { Icon } from "../icons.js";
 import { ForgetKey } from "../key_prompt.js";
+import { STATES } from "../models/states.js";
 import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
 import { ModelCard } from "./model_card.js";
@@ -19,18 +20,16 @@ export default function ModelsView() {
 }
 
 function contentOf(models) {
-  if (models === null) return html`<p class="muted">Asking the gateway …</p>`;
+  if (models === null) return html`<p class="muted">Loading…</p>`;
   if (models.length === 0) return html`<${NoModel} />`;
   return html`<ul class="cards">
     ${models.map((model) => html`<li key=${keyOf(model)}><${ModelCard} model=${model} /></li>`)}
   </ul>`;
 }
 
-const WORDS = { Ready: "ready", Waking: "waking", Asleep: "asleep", Failed: "failing", Suspended: "suspended" };
-
 function summaryOf(models) {
-  const counts = Object.entries(WORDS)
-    .map(([state, word]) => [models.filter((model) => model.state === state).length, word])
+  const counts = Object.entries(STATES)
+    .map(([state, { word }]) => [models.filter((model) => model.state === state).length, word])
     .filter(([count]) => count > 0);
   return counts.map(([count, word]) => `${count} ${word}`).join(", ");
 }
@@ -48,13 +47,13 @@ spec:
 function NoModel() {
   return html`<section class="empty">
     <${Icon} name="models" />
-    <h2>No model yet</h2>
+    <h2>No models yet</h2>
     <p>Save this as <code>smollm2.yaml</code>: a small model that runs without a GPU.</p>
     <div class="example">
       <pre tabindex="0" aria-label="smollm2.yaml"><code>${EXAMPLE}</code></pre>
       <${CopyButton} text=${EXAMPLE} label="Copy smollm2.yaml" />
     </div>
     <p>Then <code>kubectl apply -f smollm2.yaml</code> on a cluster, or <code>wisp up smollm2.yaml</code> on this
-    machine. It appears here by itself.</p>
+    machine. It will appear here.</p>
   </section>`;
 }

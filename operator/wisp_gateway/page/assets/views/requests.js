@@ -1,11 +1,11 @@
-// The last requests: figures and names, never a text.
+// The Requests view: the last requests as a table of figures and names, never a text.
 
 import { feed } from "../feed.js";
 import { formatCount, formatMoment, formatSeconds, NONE } from "../format.js";
 import { Icon } from "../icons.js";
 import { useStore } from "../store.js";
 import { html, useState } from "../vendor/preact.js";
-import { ModelSelect } from "./model_select.js";
+import { ModelFilter } from "./model_filter.js";
 
 const SHOWN = 200;
 
@@ -16,9 +16,9 @@ const COLUMNS = [
   { name: "Prompt", of: (row) => formatCount(row.promptTokens), title: "Prompt tokens" },
   { name: "Cached", of: (row) => formatCount(row.cachedTokens), title: "Prompt tokens taken from the prefix cache" },
   { name: "Answer", of: (row) => formatCount(row.completionTokens), title: "Answer tokens" },
-  { name: "First token", of: (row) => formatSeconds(row.firstTokenSeconds), title: "Time to the first token" },
+  { name: "First token", of: (row) => formatSeconds(row.firstTokenSeconds), title: "Time to first token" },
   { name: "Per token", of: (row) => formatSeconds(row.perTokenSeconds), title: "Mean time per token after the first" },
-  { name: "In all", of: (row) => formatSeconds(row.seconds) },
+  { name: "Total", of: (row) => formatSeconds(row.seconds) },
   { name: "Finish", of: (row) => row.finish || NONE, isText: true },
   { name: "Key", of: (row) => row.keyName || NONE, isText: true },
 ];
@@ -37,9 +37,9 @@ export default function RequestsView() {
         <input type="checkbox" checked=${onlyErrors} onChange=${(event) => setOnlyErrors(event.target.checked)} />
         Only errors
       </label>
-      <${ModelSelect} value=${model} onChange=${setModel} others=${requests.map(({ key }) => key)} />
+      <${ModelFilter} value=${model} onChange=${setModel} others=${requests.map(({ key }) => key)} />
     </div>
-    ${rows.length ? html`<${Table} rows=${rows} />` : html`<p class="muted">None of the last requests is like that.</p>`}`;
+    ${rows.length ? html`<${Table} rows=${rows} />` : html`<p class="muted">No request matches.</p>`}`;
 }
 
 /** A table; on a narrow screen each row is a block with the columns' names in it. */
@@ -68,7 +68,13 @@ function Table({ rows }) {
   </div>`;
 }
 
-const STATUSES = { 499: "client left", 429: "refused", 401: "wrong key", 404: "not found", 503: "not available" };
+const STATUSES = {
+  401: "no valid key",
+  404: "not found",
+  429: "too many requests",
+  499: "client disconnected",
+  503: "unavailable",
+};
 
 function Status({ row }) {
   const isBad = row.status >= 400;
@@ -78,8 +84,8 @@ function Status({ row }) {
 function NoRequest() {
   return html`<section class="empty">
     <${Icon} name="requests" />
-    <h1>No request yet</h1>
-    <p>Each finished request shows here with its tokens and times, without its text. <a href="#/chat">Start a chat</a>,
+    <h1>No requests yet</h1>
+    <p>Each finished request is listed here with its tokens and times, without its text. <a href="#/chat">Start a chat</a>,
     or take an example from a model's card under <a href="#/models">Models</a>.</p>
   </section>`;
 }

@@ -1,4 +1,4 @@
-// Series of the charts, out of samples and requests. Pure: a series is `{ label, hue, x, y }`, `y` null where unknown.
+// Turns samples and requests into the lines of charts. Pure: a line is `{ label, hue, x, y }`, `y` null where unknown.
 
 export const WINDOW_S = 15 * 60;
 const GAP_S = 15; // samples come each second, or each ten from the history; later ones follow a rest

@@ -1,4 +1,4 @@
-// Answer tokens a second of one model over the last two minutes.
+// A small line chart without axes: one model's answer tokens a second over the last two minutes.
 
 import { html } from "../vendor/preact.js";
 

@@ -1,13 +1,14 @@
-// The last wakes as stacked bars by phase, on one scale.
+// The Wakes view: the last wakes as stacked bars by phase, on one scale.
 
 import { secondsSince, useTick } from "../clock.js";
 import { feed } from "../feed.js";
 import { formatMoment, formatRunning, formatSeconds } from "../format.js";
 import { Icon } from "../icons.js";
+import { STATES, titled } from "../models/states.js";
 import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
-import { phaseOf, PHASES } from "./phases.js";
-import { wordsOf } from "./reasons.js";
+import { phaseOf, PHASES } from "../models/phases.js";
+import { wordsOf } from "../models/reasons.js";
 
 export default function WakesView() {
   const wakes = useStore(feed, (state) => state.wakes);
@@ -17,8 +18,8 @@ export default function WakesView() {
   const longest = Math.max(...wakes.map((wake) => Math.max(secondsOf(wake), knownOf(wake))), 0.001);
   return html`<div class="view-head">
       <h1>Wakes</h1>
-      <p class="muted">${wakes.length === 1 ? "One" : `The last ${wakes.length}, newest first`}: from the first request to the first
-      token</p>
+      <p class="muted">${wakes.length === 1 ? "One wake" : `The last ${wakes.length}, newest first`}: from the first request to the
+      first token</p>
     </div>
     <${Legend} wakes=${wakes} />
     <ol class="wakes">
@@ -78,23 +79,24 @@ function Wake({ wake, longest }) {
 }
 
 const OUTCOMES = {
-  ready: ["ready", "Ready"],
-  running: ["waking", "Waking"],
-  failed: ["failed", "Failed"],
-  abandoned: ["", "Given up"],
+  ready: STATES.Ready,
+  running: STATES.Waking,
+  failed: STATES.Failed,
+  abandoned: { word: "abandoned", style: "" },
 };
 
 function Outcome({ wake }) {
-  const [style, text] = OUTCOMES[wake.outcome] ?? ["", wake.outcome];
-  return html`<span class=${`pill ${style}`}>${wake.outcome === "failed" && wake.reason ? wordsOf(wake.reason) : text}</span>`;
+  const { word, style } = OUTCOMES[wake.outcome] ?? { word: wake.outcome, style: "" };
+  const reason = wake.outcome === "failed" ? wordsOf(wake.reason) : "";
+  return html`<span class=${`pill ${style}`}>${reason || titled(word)}</span>`;
 }
 
 function NoWake() {
   return html`<section class="empty">
     <${Icon} name="wakes" />
-    <h1>No wake yet</h1>
-    <p>Every wake shows here with the time of each phase. Send a request to a model that sleeps, or wake one
+    <h1>No wakes yet</h1>
+    <p>Each wake is listed here with the time of each phase. Send a request to a sleeping model, or wake one
     under <a href="#/models">Models</a>.</p>
-    <p class="muted small">Since this gateway started. Before that: <code>kubectl describe inferencemodel NAME</code>.</p>
+    <p class="muted small">Wakes since this gateway started. For earlier ones: <code>kubectl describe inferencemodel NAME</code>.</p>
   </section>`;
 }

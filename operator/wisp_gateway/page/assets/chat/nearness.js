@@ -1,21 +1,5 @@
-// Hooks of the chat's components.
-import { useEffect, useReducer, useRef, useState } from "../vendor/preact.js";
-
-/** Show the component again whenever `store` reports a change. */
-export function useChanges(store) {
-  const [, again] = useReducer((count) => count + 1, 0);
-  useEffect(() => store?.subscribe(again), [store]);
-}
-
-/** Seconds since `beganMs` (of `performance.now`), counted five times a second. */
-export function useSeconds(beganMs) {
-  const [now, setNow] = useState(performance.now());
-  useEffect(() => {
-    const timer = setInterval(() => setNow(performance.now()), 200);
-    return () => clearInterval(timer);
-  }, [beganMs]);
-  return Math.max(0, (now - beganMs) / 1000);
-}
+// Elements that come near the visible part of the chat: turns far away are shown as plain text until then.
+import { useEffect, useRef, useState } from "../vendor/preact.js";
 
 const NEAR = "1200px 0px";
 

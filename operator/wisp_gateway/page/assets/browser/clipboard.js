@@ -1,5 +1,8 @@
 // Copying, also where the browser has no clipboard API (a page over plain HTTP).
 
+export const SHOWN_MS = 1500; // how long a button says what came of it
+export const outcomeOf = (isCopied) => (isCopied ? "Copied" : "Couldn’t copy");
+
 /** Copy `text`; return true if the browser did. */
 export async function copyText(text) {
   try {
@@ -23,20 +26,14 @@ function copyOfSelection(text) {
   return isCopied;
 }
 
-/** Copy and say so on the button for a moment. */
-export async function copyFrom(button, text) {
-  const label = button.textContent;
-  if (button.disabled) return;
-  button.disabled = true;
-  button.textContent = (await copyText(text)) ? "Copied" : "Not allowed";
-  setTimeout(() => {
-    button.textContent = label;
-    button.disabled = false;
-  }, 1200);
-}
-
-/** Copy the code beside a “Copy” button of a code block, if one was clicked. */
-export function onCodeClick(event) {
+/** Copy the code beside a “Copy” button within Markdown, if one was clicked; elsewhere there is CopyButton. */
+export async function onCodeClick(event) {
   const button = event.target.closest?.(".copy-code");
-  if (button) copyFrom(button, button.closest(".code").querySelector("pre").textContent);
+  if (!button || button.disabled) return;
+  button.disabled = true;
+  button.textContent = outcomeOf(await copyText(button.closest(".code").querySelector("pre").textContent));
+  setTimeout(() => {
+    button.textContent = "Copy";
+    button.disabled = false;
+  }, SHOWN_MS);
 }

@@ -1,6 +1,6 @@
-// Style sheets of views, loaded with their modules.
+// Style sheets that belong to one view, loaded with it.
 
-/** Resolve once the sheet is in use, or did not come. */
+/** Resolve once the sheet at `href` is in use, or did not come. */
 export function loadStyles(href) {
   return new Promise((resolve) => {
     const sheet = Object.assign(document.createElement("link"), {

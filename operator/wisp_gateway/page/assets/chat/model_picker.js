@@ -1,7 +1,6 @@
-// Models that a conversation can choose: the names that the key opens, with their states from the feed.
+// The choice of a conversation's model, and the models to choose from: the names that the key opens, with their states.
+import { stateOf } from "../models/states.js";
 import { html } from "../vendor/preact.js";
-
-const STATES = { Ready: "ready", Asleep: "asleep", Waking: "waking", Failed: "failed", Suspended: "suspended" };
 
 /** Join `/v1/models` with the feed's models; entries are `{id, state, …}`. */
 export function choicesOf(cards, feedModels) {
@@ -18,19 +17,17 @@ function modelOfCard(card, models) {
   return null;
 }
 
-export function stateText(state) {
-  return STATES[state] ?? (state ?? "").toLowerCase();
-}
-
-export function ModelSelect({ label, value, choices, onChange }) {
+export function ModelPicker({ label, value, choices, onChange }) {
   const model = choices.find((choice) => choice.id === value);
   const isUnknown = value && !model;
   return html`<span class="chat-model">
-    <span class=${`chat-dot is-${stateText(model?.state) || "unknown"}`} aria-hidden="true"></span>
+    <span class=${`chat-dot is-${stateOf(model?.state).style}`} aria-hidden="true"></span>
     <select aria-label=${label} value=${value} onChange=${(event) => onChange(event.target.value)}>
-      ${isUnknown && html`<option value=${value}>${value} (not there)</option>`}
+      ${isUnknown && html`<option value=${value}>${value} (unavailable)</option>`}
       ${choices.length === 0 && !isUnknown && html`<option value="">No model</option>`}
-      ${choices.map((choice) => html`<option key=${choice.id} value=${choice.id}>${choice.id} · ${stateText(choice.state)}</option>`)}
+      ${choices.map((choice) => html`<option key=${choice.id} value=${choice.id}>${textOf(choice)}</option>`)}
     </select>
   </span>`;
 }
+
+const textOf = ({ id, state }) => (state ? `${id} · ${stateOf(state).word}` : id);
