@@ -2,6 +2,7 @@
 
 const count = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const minute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 
 export const NONE = "–";
@@ -60,4 +61,10 @@ export function formatMoment(unixSeconds) {
   const date = new Date(unixSeconds * 1000);
   const isToday = date.toDateString() === new Date().toDateString();
   return isToday ? clock.format(date) : `${day.format(date)}, ${clock.format(date)}`;
+}
+
+/** Times of day along an axis, with seconds where marks lie within minutes. */
+export function formatTimes(unixSeconds) {
+  const format = unixSeconds.every((time) => time % 60 === 0) ? minute : clock;
+  return unixSeconds.map((time) => format.format(time * 1000));
 }

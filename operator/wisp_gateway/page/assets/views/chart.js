@@ -1,21 +1,21 @@
 // A chart over time, drawn by uPlot on a canvas; its caption has the newest values, or those under the cursor.
 
-import { NONE } from "../format.js";
+import { formatTimes, NONE } from "../format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import uPlot from "../vendor/uplot.js";
-import { WINDOW_S } from "./series.js";
 
 const HEIGHT = 150;
 const AXIS_WIDTH = 62;
 
 /**
- * `series`: `{ label, hue, x, y }` of equal `x`; `top`: an end of the y axis that holds whatever the values;
+ * `series`: `{ label, hue, x, y }` of equal `x`; `start`, `end`: of the time axis, in Unix seconds; `top`: end of the
+ * y axis whatever the values;
  * `steps`: distances between its marks.
  */
-export function Chart({ title, series, format, end, top, steps }) {
+export function Chart({ title, series, format, start, end, top, steps }) {
   const frame = useRef();
   const [index, setIndex] = useState(null);
-  usePlot(frame, { series, format, end, top, steps, onIndex: setIndex });
+  usePlot(frame, { series, format, start, end, top, steps, onIndex: setIndex });
   const shown = series.map((line) => ({ ...line, value: valueAt(line, index) }));
   const summary = shown.map(({ label, value }) => `${label}: ${value === null ? NONE : format(value)}`).join("; ");
   return html`<figure class="card chart">
@@ -41,7 +41,7 @@ function valueAt({ y }, index) {
 }
 
 /** Keep a plot in `frame`: made anew for other lines or colours, otherwise given the new values. */
-function usePlot(frame, { series, format, end, top, steps, onIndex }) {
+function usePlot(frame, { series, format, start, end, top, steps, onIndex }) {
   const plot = useRef(null);
   const [theme, setTheme] = useState(0);
   const lines = series.map(({ label, hue }) => `${label} ${hue}`).join("|");
@@ -60,7 +60,7 @@ function usePlot(frame, { series, format, end, top, steps, onIndex }) {
   useLayoutEffect(() => {
     plot.current.batch(() => {
       plot.current.setData(dataOf(series), false);
-      plot.current.setScale("x", { min: end - WINDOW_S, max: end });
+      plot.current.setScale("x", { min: start, max: end });
     });
   });
 }
@@ -97,7 +97,7 @@ function optionsOf(element, series, { format, top, steps, onIndex }) {
     padding: [8, 8, 0, 0],
     scales: { x: { time: true, auto: false }, y: { range: (_, min, max) => [0, top ?? roofOf(max)] } },
     axes: [
-      { ...axis, space: 70, size: 26, values: (_, times) => times.map(minuteOf) },
+      { ...axis, space: 70, size: 26, values: (_, times) => formatTimes(times) },
       { ...axis, size: AXIS_WIDTH, space: 34, ...(steps && { incrs: steps }), values: (_, values) => values.map(format) },
     ],
     series: [
@@ -122,10 +122,6 @@ function lonePoints({ data }, line) {
 }
 
 const roofOf = (max) => (max > 0 ? max * 1.1 : 1);
-
-function minuteOf(seconds) {
-  return new Date(seconds * 1000).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
-}
 
 /** A colour of style.css as the canvas understands it: light-dark() resolved for the theme in use. */
 function colourOf(element, name) {

@@ -9,7 +9,7 @@ import { useStore } from "../store.js";
 import { html, useMemo, useState } from "../vendor/preact.js";
 import { Chart } from "./chart.js";
 import { ModelFilter } from "./model_filter.js";
-import { keysOf, latencySeries, measureSeries, queueSeries } from "./series.js";
+import { keysOf, latencySeries, measureSeries, queueSeries, startOf } from "./series.js";
 
 await loadStyles(new URL("../vendor/uplot.css", import.meta.url));
 
@@ -35,22 +35,28 @@ export default function LiveView() {
   if (samples.length === 0 && requests.length === 0) return html`<${Nothing} />`;
   const shown = model ? [model] : keys;
   const end = endOf(samples);
+  const time = { start: startOf(samples, requests, end), end };
   const measured = (chart) =>
-    html`<${Chart} key=${chart.measure} ...${chart} end=${end} series=${measureSeries(samples, shown, end, chart)} />`;
+    html`<${Chart} key=${chart.measure} ...${chart} ...${time} series=${measureSeries(samples, shown, end, chart)} />`;
   return html`<div class="view-head">
       <h1>Live</h1>
-      <p class="muted">The last 15 minutes</p>
+      <p class="muted">${spanText(time)}</p>
       <${ModelFilter} value=${model} onChange=${setModel} others=${keys} />
     </div>
     <div class="charts">
       ${[ANSWERS, PROMPTS].map(measured)}
-      <${Chart} title="Time to first token" format=${formatSeconds} end=${end}
+      <${Chart} title="Time to first token" format=${formatSeconds} ...${time}
         series=${latencySeries(requests, shown, end, "firstTokenSeconds")} />
-      <${Chart} title="Time per token" format=${formatSeconds} end=${end}
+      <${Chart} title="Time per token" format=${formatSeconds} ...${time}
         series=${latencySeries(requests, shown, end, "perTokenSeconds")} />
-      <${Chart} title="Requests" format=${formatCount} end=${end} series=${queueSeries(samples, shown, end)} />
+      <${Chart} title="Requests" format=${formatCount} ...${time} series=${queueSeries(samples, shown, end)} />
       ${REST.map(measured)}
     </div>`;
+}
+
+function spanText({ start, end }) {
+  const minutes = Math.round((end - start) / 60);
+  return minutes <= 1 ? "The last minute" : `The last ${minutes} minutes`;
 }
 
 /** The gateway's time now: that of its last sample, and what has passed since it came. */

@@ -1,10 +1,17 @@
 // Turns samples and requests into the lines of charts. Pure: a line is `{ label, hue, x, y }`, `y` null where unknown.
 
-export const WINDOW_S = 15 * 60;
+const WINDOW_S = 15 * 60;
+const MIN_SPAN_S = 60;
 const GAP_S = 15; // samples come each second, or each ten from the history; later ones follow a rest
 const BUCKET_S = 10;
 const PERCENTILE_WINDOW_S = 60;
 const HUES = 7;
+
+/** Where the time axis begins: 15 minutes before `end`, or at the first value if that came later. */
+export function startOf(samples, requests, end) {
+  const first = Math.min(samples[0]?.t ?? end, requests[0]?.time ?? end);
+  return Math.max(end - WINDOW_S, Math.min(first, end - MIN_SPAN_S));
+}
 
 /** Keys of the models that have something to show, in a stable order. */
 export function keysOf(samples, requests) {
