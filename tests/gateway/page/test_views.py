@@ -62,13 +62,16 @@ def test_a_view_reads_fields_that_its_document_has(file, kind, pattern):
 def test_the_live_view_reads_measures_that_samples_have():
     samples = json.loads((SAMPLES / "history.json").read_text())["samples"]
     fields = {name for sample in samples for model in sample["models"].values() for name in model}
-    measures = names_in("views/live.js", r'measure: "(\w+)"') | names_in("views/series.js", r'sum\("(\w+)"\)')
+    measures = names_in("views/live.js", r'measure: "(\w+)"')
+    measures |= names_in("views/series.js", r'sum\("(\w+)"\)')
     assert measures == fields
 
 
 def test_a_card_reads_fields_that_a_model_has():
     models = json.loads((SAMPLES / "state.json").read_text())["models"]
     fields = {name for model in models for name in model} | {"receivedMs"}
-    read = names_in("views/model_card.js", r"\bmodel\.(\w+)") | names_in("views/wake_bar.js", r"\bmodel\.(\w+)")
+    read = names_in("views/model_card.js", r"\bmodel\.(\w+)") | names_in(
+        "views/wake_bar.js", r"\bmodel\.(\w+)"
+    )
     assert len(read) > 10
     assert read - fields == set()
