@@ -21,6 +21,13 @@ BYTES_PER_TOKEN = 4
 WITHOUT_ANSWER = ("/v1/embeddings", "/v1/score", "/v1/rerank", "/v2/rerank")
 
 
+def body_limit(of_gateway: int, of_key: int | None) -> tuple[int, BodyTooLarge]:
+    """Return the limit in bytes of a body that is to be read, and the error of a longer one."""
+    if of_key is not None and of_key < of_gateway:
+        return of_key, _over_key_limit(of_key)
+    return of_gateway, BodyTooLarge(f"The request body is over {of_gateway} bytes (--max-body-bytes).")
+
+
 def admit(limiter: Limiter, client: Client, key: Key, path: str, body: RequestBody) -> Admission | None:
     """Let a request in, and set the headers of its answer; None for a key without limits.
 
@@ -31,10 +38,7 @@ def admit(limiter: Limiter, client: Client, key: Key, path: str, body: RequestBo
     if limits == UNLIMITED:
         return None
     if limits.body_bytes is not None and len(body.raw) > limits.body_bytes:
-        raise BodyTooLarge(
-            f"The request body has {len(body.raw)} bytes; this key may send {limits.body_bytes} (body). "
-            "Send less, or ask whoever runs this gateway for more."
-        )
+        raise _over_key_limit(limits.body_bytes)
     try:
         return limiter.admit(key.limited_as, limits, estimated_tokens(path, body))
     finally:
@@ -65,6 +69,13 @@ def settled(admission: Admission | None, client: Client, is_sent: Callable[[], b
             admission.settle(client.usage.prompt_tokens + client.usage.completion_tokens)
         elif admission is not None:
             admission.settle(0 if has_failed or client.status >= 400 or not is_sent() else None)
+
+
+def _over_key_limit(limit_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"The request body is over {limit_bytes} bytes, which this key may send (body). Send less, or ask "
+        "whoever runs this gateway for more."
+    )
 
 
 def estimated_tokens(path: str, body: RequestBody) -> int:

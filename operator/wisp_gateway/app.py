@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from wisp_gateway.access import Access
-from wisp_gateway.admission import admit, settled
+from wisp_gateway.access import Access, Caller
+from wisp_gateway.admission import admit, body_limit, settled
 from wisp_gateway.config import Config
 from wisp_gateway.errors import GatewayError, Headers, InternalError
 from wisp_gateway.inbound import access_log, prompt_text, request_body, request_span, routes
@@ -150,16 +150,16 @@ class App:
                 await self._page(client, route)
 
     async def _generate(self, client: Client, route: routes.Route) -> None:
-        token = _token(client)
-        self._access.check_before_body(token)
+        caller = self._caller(client)
+        self._access.check_before_body(caller)
         request_body.check_media_type(client.header(b"content-type"))
         request_body.check_encoding(client.header(b"content-encoding"))
         timeout_s = deadline.timeout_s(client.header(deadline.HEADER))
-        client.key_name = self._access.key_name(token)
-        account = self._access.account(token, client.host)
+        client.key_name, account = caller.key_name, caller.account
         client.held.move_to(account)
-        body = await client.read_body(self._config.max_body_bytes)
-        grant = self._access.model(token, route.model, body.model(is_named_by_path=route.model is not None))
+        of_key = self._access.max_body_bytes(caller, route.model)
+        body = await client.read_body(*body_limit(self._config.max_body_bytes, of_key))
+        grant = self._access.model(caller, route.model, body.model(is_named_by_path=route.model is not None))
         state = grant.state
         client.model_key, client.key_name = state.model.key, grant.key.name
         client.charge_model()
@@ -177,7 +177,7 @@ class App:
             account=account,
             sequences=body.sequences,
             bound_to=bound_to,
-            find_again=lambda: self._access.model(token, grant.state.model.key, None).state,
+            find_again=lambda: self._access.model(caller, grant.state.model.key, None).state,
         )
         admission = admit(self._limiter, client, grant.key, route.path, body)
         state.arrive()
@@ -187,22 +187,21 @@ class App:
             await self._running.run(client, self._proxy.serve(client, state, request), timeout_s)
 
     async def _serve_stored(self, client: Client, route: routes.Route) -> None:
-        token = _token(client)
-        self._access.check_before_body(token)
+        caller = self._caller(client)
+        self._access.check_before_body(caller)
         timeout_s = deadline.timeout_s(client.header(deadline.HEADER))
-        state, pod = self._access.pod(token, route.model, route.id)
-        client.model_key, client.key_name = state.model.key, self._access.key_name(token)
-        account = self._access.account(token, client.host)
-        work = self._stored.serve(client, state, pod, route.path, account)
+        state, pod = self._access.pod(caller, route.model, route.id)
+        client.model_key, client.key_name = state.model.key, caller.key_name
+        work = self._stored.serve(client, state, pod, route.path, caller.account)
         await self._running.run(client, work, timeout_s)
 
     async def _list(self, client: Client, route: routes.Route) -> None:
-        states = self._access.models(_token(client), route.model)
+        states = self._access.models(self._caller(client), route.model)
         document = introspection.model_list(self._registry, states, is_anthropic=_is_anthropic(client))
         await client.reply(200, json.dumps(document).encode(), _JSON)
 
     async def _show(self, client: Client, route: routes.Route) -> None:
-        state = self._access.model(_token(client), route.model, route.id).state
+        state = self._access.model(self._caller(client), route.model, route.id).state
         card = introspection.model_card(self._registry, state, is_anthropic=_is_anthropic(client))
         await client.reply(200, json.dumps(card).encode(), _JSON)
 
@@ -220,22 +219,26 @@ class App:
 
     async def _show_metrics(self, client: Client) -> None:
         if client.port != self._config.metrics_port:
-            self._access.check_gateway(_token(client), client.host)
+            self._access.check_gateway(self._caller(client))
         text = model_metrics.scrape(self._metrics, self._registry, is_synced=self._is_synced())
         await client.reply(200, text, _PROMETHEUS)
 
     async def _state(self, client: Client, route: routes.Route) -> None:
-        token, host = _token(client), client.host
-        account = self._access.account(token, host)
-        work = self._feed_endpoints.serve(
-            client, route.id, route.model, lambda: self._access.visible_models(token, host), account
-        )
+        def visible_models() -> frozenset[str] | None:
+            return self._access.visible_models(self._caller(client))  # asked again: keys may change
+
+        account = self._caller(client).account
+        work = self._feed_endpoints.serve(client, route.id, route.model, visible_models, account)
         await self._running.run(client, work, None)
 
     async def _page(self, client: Client, route: routes.Route) -> None:
         """Send a file of the page; it shows nothing without the key that it then asks for."""
         headers = (client.header(name) for name in (b"accept-encoding", b"if-none-match"))
         await client.reply(*files.find(route.id).answer(*headers))
+
+    def _caller(self, client: Client) -> Caller:
+        token = token_of(client.header(b"authorization"), client.header(b"x-api-key"))
+        return self._access.caller(token, client.host)
 
 
 def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Prompt | None:
@@ -250,7 +253,3 @@ def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Pro
 
 def _is_anthropic(client: Client) -> bool:
     return client.dialect is Dialect.ANTHROPIC
-
-
-def _token(client: Client) -> str:
-    return token_of(client.header(b"authorization"), client.header(b"x-api-key"))

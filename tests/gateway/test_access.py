@@ -17,6 +17,7 @@ from wisp_gateway.metrics import Metrics
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.routing.response_ids import pod_tag
 
+HOST = "10.0.0.9"
 TEAM = {digest("sk-team"): Key("team"), digest("sk-fast"): Key("fast.high", "high")}
 CLOSED = Model("prod", "secret", "secret", "Ready", keys=TEAM)
 OTHER = Model("prod", "other", "other", "Ready", keys={digest("sk-other"): Key()})
@@ -30,10 +31,10 @@ def access(*models, keys=None, is_loopback_trusted=False):
     return Access(registry, Keyring(keys), is_loopback_trusted=is_loopback_trusted)
 
 
-def refusal(call, *arguments):
+def refusal(call, token, *arguments, host=HOST):
     """Return the class and text of a refusal, the model's name left out; None: it was granted."""
     try:
-        call(*arguments)
+        call(call.__self__.caller(token, host), *arguments)
     except (KeysUnread, ModelNotFound, Unauthorized) as error:
         return type(error), error.message.replace("prod/", "").replace("secret", "_").replace("absent", "_")
     return None
@@ -74,10 +75,10 @@ def test_a_model_that_a_key_does_not_open_and_one_that_is_not_there_look_alike(t
 def test_a_key_gives_a_priority_or_a_refusal(models, token, name, expect):
     decides = access(*models)
     if isinstance(expect, str):
-        assert decides.model(token, None, name).key.priority == expect
+        assert decides.model(decides.caller(token, HOST), None, name).key.priority == expect
         return
     with pytest.raises(expect):
-        decides.model(token, None, name)
+        decides.model(decides.caller(token, HOST), None, name)
 
 
 NAMES = ("smollm2", "qwen3-8b", "embed", "Qwen/Reranker", "e", "f")
@@ -98,15 +99,17 @@ ALL_OPEN = [Model("default", f"m{index}", name, "Ready") for index, name in enum
     ],
 )
 def test_where_no_key_is_needed_a_wrong_name_is_answered_with_the_right_ones(models, name, says):
+    decides = access(*models)
     with pytest.raises(ModelNotFound) as refused:
-        access(*models).model("", None, name)
+        decides.model(decides.caller("", HOST), None, name)
     assert says in refused.value.message
     assert "key" not in refused.value.message
 
 
 def test_where_keys_are_needed_a_wrong_name_is_answered_with_none():
+    decides = access(*ALL_OPEN, CLOSED)
     with pytest.raises(ModelNotFound) as refused:
-        access(*ALL_OPEN, CLOSED).model("sk-team", None, "SmolLM2")
+        decides.model(decides.caller("sk-team", HOST), None, "SmolLM2")
     assert "or not for this key" in refused.value.message
     assert "'smollm2'" not in refused.value.message
 
@@ -133,7 +136,7 @@ def test_a_key_is_known_as_long_as_a_snapshot_has_it_and_no_request_walks_the_mo
     for _ in range(100):
         assert refusal(decides.check_before_body, "wrong") is not None
         assert refusal(decides.model, "wrong", None, "absent") is not None
-        assert decides.account("wrong", "10.0.0.9") == "host:10.0.0.9"
+        assert decides.caller("wrong", "10.0.0.9").account == "host:10.0.0.9"
     assert len(walks) == 1
     changed = replace(CLOSED, keys={digest("sk-next"): Key()})
     registry.update({changed.key: changed, OTHER.key: OTHER})
@@ -172,7 +175,7 @@ def test_the_gateways_own_pages_need_its_own_key(
     keys = tmp_path / "keys"
     keys.write_text("admin:sk-admin\n")
     decides = access(*models, keys=keys if has_file else None, is_loopback_trusted=is_machine)
-    assert (refusal(decides.check_gateway, token, host) is None) == is_open
+    assert (refusal(decides.check_gateway, token, host=host) is None) == is_open
 
 
 def test_clients_cannot_send_what_only_the_gateway_says_and_the_key_decides_the_priority(world):
@@ -221,3 +224,15 @@ def test_a_page_that_names_every_model_is_refused_in_words(world):
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
         assert "--api-keys" in answer.json()["error"]["message"]
         assert httpx.get(world.url + path, headers={"authorization": "Bearer sk-a"}).status_code == 200
+
+
+def test_a_request_looks_its_key_up_once(world, monkeypatch):
+    (world.tmp_path / "keys").write_text("alice:sk-a\n")
+    world.model("m", world.pod())
+    world.start(api_keys=world.tmp_path / "keys")
+    find, looked_up = Keyring.find, []
+    monkeypatch.setattr(Keyring, "find", lambda *args: looked_up.append(1) or find(*args))
+    for status, key in ((200, "sk-a"), (401, "sk-b")):
+        looked_up.clear()
+        assert world.post(headers={"authorization": f"Bearer {key}"}).status_code == status
+        assert looked_up == [1]

@@ -8,11 +8,11 @@ stay valid, and no others. A Secret that was never read is not known to lack a k
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from wisp_gateway.discovery.key_digests import NO_KEY, Key, Keys, digest, parse_keys
+from wisp_gateway.discovery.key_digests import NO_KEY, Key, Keys, parse_keys
 from wisp_gateway.discovery.snapshot import Model
 
 log = logging.getLogger(__name__)
@@ -52,14 +52,14 @@ class ModelKeys:
     """Keys of all models of a snapshot: a look-up takes the same time however many models there are.
 
     Attributes:
-        secrets: keys in the models' Secrets.
+        secrets: keys in the models' Secrets; several may have the same one, each with limits of its own.
         files: paths of the models' key files.
         has_open: True if a model has no keys of its own.
         has_closed: True if a model has keys of its own.
         are_read: False if a model's Secret was not read yet.
     """
 
-    secrets: Keys
+    secrets: Mapping[bytes, list[Key]]
     files: frozenset[str]
     has_open: bool
     has_closed: bool
@@ -68,9 +68,14 @@ class ModelKeys:
     @classmethod
     def of(cls, models: Collection[Model]) -> ModelKeys:
         """Gather the keys of ``models``."""
+        secrets: dict[bytes, list[Key]] = {}
+        for model in models:
+            for given, key in (model.keys or {}).items():
+                same = secrets.setdefault(given, [])
+                same += [key] * (key not in same)
         is_closed = [model.api_keys_file is not None or model.keys is not None for model in models]
         return cls(
-            secrets={given: key for model in models for given, key in (model.keys or {}).items()},
+            secrets=secrets,
             files=frozenset(model.api_keys_file for model in models if model.api_keys_file is not None),
             has_open=not all(is_closed),
             has_closed=any(is_closed),
@@ -90,28 +95,26 @@ class Keyring:
         """True if the gateway has a file of keys of its own."""
         return self._global is not None
 
-    def opens_gateway(self, token: str) -> bool:
-        """Return True if ``token`` is in the gateway's own file."""
-        return self._global is not None and digest(token) in self._global.read()
+    def opens_gateway(self, given: bytes) -> bool:
+        """Return True if the key of this digest is in the gateway's own file."""
+        return self._global is not None and given in self._global.read()
 
     def is_open(self, model: Model) -> bool:
         """Return True if ``model`` needs no key."""
         return self._global is None and model.api_keys_file is None and model.keys is None
 
-    def key(self, token: str, model: Model) -> Key | None:
-        """Return the key by which ``token`` opens ``model``; None: it does not open it."""
+    def key(self, given: bytes, model: Model) -> Key | None:
+        """Return the key by which a token of this digest opens ``model``; None: it does not open it."""
         if self.is_open(model):
             return NO_KEY
-        given = digest(token)
         return next((keys[given] for keys in self._guards(model) if given in keys), None)
 
-    def find(self, token: str, keys: ModelKeys) -> Key | None:
-        """Return ``token`` as a key of the gateway or of a model, whichever is first; None: it is none."""
-        given = digest(token)
+    def find(self, given: bytes, keys: ModelKeys) -> tuple[Key, ...]:
+        """Return the keys of this digest, the gateway's before the models'; none: there is no such key."""
         files = [self._global] if self._global is not None else []
         files += [self._file(path) for path in keys.files]
         of_files = (file.read().get(given) for file in files)
-        return next((key for key in of_files if key is not None), None) or keys.secrets.get(given)
+        return (*(key for key in of_files if key is not None), *keys.secrets.get(given, ()))
 
     def _guards(self, model: Model) -> Iterator[Keys]:
         if self._global is not None:

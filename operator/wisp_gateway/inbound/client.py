@@ -81,16 +81,15 @@ class Client:
         others = [header for header in self.headers if header[0] not in replaced]
         return [*others, (b"x-request-id", self.request_id.encode())]
 
-    async def read_body(self, limit_bytes: int) -> RequestBody:
+    async def read_body(self, limit_bytes: int, too_large: BodyTooLarge) -> RequestBody:
         """Read and scan the complete body.
 
         Raises:
-            BodyTooLarge: its length, or its ``content-length``, is over ``limit_bytes``.
+            BodyTooLarge: its length, or its ``content-length``, is over ``limit_bytes``: ``too_large``.
             TooMuchHeld: the gateway holds too many bytes, or too many of this client.
             NotJson, BadRequest: it is not a JSON object.
             ClientGone: the client disconnected first.
         """
-        too_large = BodyTooLarge(f"The request body is over {limit_bytes} bytes (--max-body-bytes).")
         if int(self.header(b"content-length") or 0) > limit_bytes:
             raise too_large
         scan, chunks = BodyScan(), list[bytes]()

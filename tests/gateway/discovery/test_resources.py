@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from wisp_gateway.discovery import resources, secret_keys, snapshot
+from wisp_gateway.discovery.key_digests import digest
 from wisp_gateway.errors import DiscoveryError
 from wisp_gateway.inbound.auth import Keyring
 from wisp_operator import api
@@ -220,8 +221,8 @@ def test_each_value_of_a_secret_is_one_key(values, opening, not_opening):
     keys = secret_keys.parse(fake.secret_object(**values)).keys
     model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
     keyring = Keyring(None)
-    assert [token for token in opening if keyring.key(token, model) is None] == []
-    assert [token for token in not_opening if keyring.key(token, model) is not None] == []
+    assert [token for token in opening if keyring.key(digest(token), model) is None] == []
+    assert [token for token in not_opening if keyring.key(digest(token), model) is not None] == []
 
 
 def test_a_slice_of_host_names_is_no_models():
@@ -234,7 +235,7 @@ def test_the_name_of_a_value_carries_its_priority():
     values = {"alice": "sk-1", "chat.high": "sk-2", "jobs.low": "sk-3"}
     keys = secret_keys.parse(fake.secret_object(**values)).keys
     model = snapshot.Model("ns", "m", "m", "Ready", keys=keys)
-    given = [Keyring(None).key(token, model).priority for token in ("sk-1", "sk-2", "sk-3")]
+    given = [Keyring(None).key(digest(token), model).priority for token in ("sk-1", "sk-2", "sk-3")]
     assert given == ["normal", "high", "low"]
 
 

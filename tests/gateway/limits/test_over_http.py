@@ -178,18 +178,56 @@ async def silent(pod, seen, writer):
     """Read the request and answer nothing."""
 
 
-def test_requests_at_once_and_bytes_of_a_body_are_bounded(limited):
-    world = limited("a:sk-a concurrent=1 body=1KiB\n", pod=silent)
+def test_requests_at_once_are_bounded(limited):
+    world = limited("a:sk-a concurrent=1\n", pod=silent)
     waiting = world.background(lambda: chat(world, "sk-a"))
     world.until(lambda: world.pods[0].seen)
     refused = chat(world, "sk-a")
     assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
     assert "(concurrent)" in refused.json()["error"]["message"]
-    large = world.post(json={"model": "m", "prompt": "x" * 1024}, headers=bearer("sk-a"))
-    assert large.status_code == 413
-    assert "this key may send 1024 (body)" in large.json()["error"]["message"]
     world.call(world.gateway.app.abort)
     assert waiting.result(60).status_code == 503
+
+
+LARGE = json.dumps({"model": "m", "prompt": "x" * 2000}).encode()
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/default/m/v1/completions"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"content-length: 2029\r\n\r\n",  # of which no byte comes
+        b"transfer-encoding: chunked\r\n\r\n401\r\n" + LARGE[:1025] + b"\r\n",  # which does not end
+    ],
+)
+def test_a_body_over_a_keys_limit_is_refused_before_it_is_there(limited, path, sent):
+    world = limited("a:sk-a body=1KiB\n")
+    client = raw_client.connect(world)
+    head = f"POST {path} HTTP/1.1\r\nhost: gw\r\nauthorization: Bearer sk-a\r\n"
+    client.sendall(head.encode() + sent)
+    answer = raw_client.read_until(client, b"(body)").decode()
+    assert answer.startswith("HTTP/1.1 413 ")
+    assert "over 1024 bytes, which this key may send" in answer
+    assert world.post("/v1/completions", content=LARGE[:900] + b'"}', headers=bearer("sk-a")).is_success
+
+
+def test_the_limit_of_a_body_is_that_of_the_key_by_which_its_model_is_opened(world):
+    for name, line in (
+        ("small", "a:sk body=1KiB"),
+        ("large", "a:sk body=4KiB"),
+        ("own", "a:sk-own body=1KiB"),
+    ):
+        (world.tmp_path / name).write_text(line)
+        world.model(name, world.pod(), apiKeysFile=str(world.tmp_path / name))
+    world.start()
+
+    def status(model, key):
+        body = {"model": model, "prompt": "x" * 2000}
+        return world.post("/v1/completions", json=body, headers=bearer(key)).status_code
+
+    assert [status("small", "sk"), status("large", "sk"), status("own", "sk-own")] == [413, 200, 413]
+    world.model("open", world.pod())
+    assert [status("small", "sk"), status("open", "sk"), status("own", "sk-own")] == [413, 200, 413]
 
 
 def test_a_restart_gives_no_key_a_second_minute(world):
