@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
 # run.sh [PYTEST-ARGUMENT…]: the gateway's page in headless Chromium; `make test-page` calls it.
-# Playwright is installed into an environment of its own, kept in the cache by the lock's digest; the browser is this
-# machine's, Debian's package if there is none yet and this is root. CHROMIUM=PATH names another.
+# Playwright is installed into an environment of its own; the browser is this machine's, Debian's package if there is
+# none yet and this is root. CHROMIUM=PATH names another.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-root=$(cd "$here/../.." && pwd)
-lock=$root/.ci/requirements/page.txt
-export SERVER_PYTHON=${SERVER_PYTHON:-$root/.venv/bin/python}
-venv=${XDG_CACHE_HOME:-$HOME/.cache}/wisp/page-$(sha256sum "$lock" | cut -c1-12)
+. "$here/../own_environment.sh"
 
 browser() { command -v chromium || command -v google-chrome || command -v chromium-browser; }
 
@@ -19,11 +16,4 @@ if [ -z "${CHROMIUM:-}" ]; then
   CHROMIUM=$(browser) || { echo "run.sh: no Chromium here. Install it: sudo apt-get install chromium" >&2; exit 1; }
 fi
 export CHROMIUM
-
-if [ ! -e "$venv/done" ]; then
-  "$SERVER_PYTHON" -m venv --clear "$venv"
-  "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --require-hashes -r "$lock"
-  touch "$venv/done"
-fi
-cd "$here"
-exec "$venv/bin/python" -m pytest -c pytest.ini --rootdir . --confcutdir . "$@"
+run_suite "$here" page "$@"

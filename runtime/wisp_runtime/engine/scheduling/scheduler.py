@@ -1,31 +1,31 @@
-"""Decide which sequences run in the next step, with how many tokens, and take in what they sampled.
+"""Decide which sequences run in the next step, with how many tokens, and append the tokens that it samples.
 
 Pure: no arrays, no clock, no I/O, so every rule is one row of a table test. The rules:
 
 1. Lower priority keys come first everywhere (:mod:`.waiting_queue`): arrival, priority, and rank of a choice.
-   A sequence that waits takes the place of a running one with a higher key, if that makes enough space and
-   the prompts ahead of it leave it some of the step: that one gives up its blocks and waits again (preemption
-   by recompute; its blocks stay in the prefix cache while there is space).
+   A sequence that waits preempts a running one with a higher key, if that frees enough blocks and the prompts
+   ahead of it leave it some of the step. The preempted one gives up its blocks and waits again; it is
+   recomputed, from the blocks that are left of it in the prefix cache.
 2. A step takes the running sequences that decode, then prefill chunks of the others, then admits from the
    queue, by key, within the budget of :mod:`.pacing`. Short prompts beside a long one get a share of that
    first (:func:`.step_budget.share_out`), and are admitted before a long one that waits, up to
    ``PRIORITY_BOOST`` times and while a place is left for it; they then rank directly behind it.
 3. A sequence is admitted when there are blocks for all its tokens and one to spare for each that runs. It
    grows block by block; when none is left, the one with the highest key gives up its blocks. The lowest key
-   is never stopped, so every step gets something done.
+   is never preempted, so every step makes progress.
 
-A plan may be made while the step before runs: its tokens are awaited. Then:
+A plan may be made while the step before runs, whose tokens are then pending:
 
-4. A sequence that awaits its token goes on with it, unknown as it is, unless its length ends the sequence. If
-   the sequence turns out to have ended otherwise, the chunk was surplus and its token is dropped.
+4. A sequence whose token is pending is planned with a placeholder for it, unless its length ends the
+   sequence. If it has ended by then (a stop token, an abort), the chunk was surplus and its token is dropped.
 5. A sequence whose sampling depends on the tokens before it (penalties count them, grammars parse them) is
    planned as the others are. A step is sampled only after the one before is committed: by then they are
    known.
-6. Steps run in the order of their plans on one stream. So a block that is given back may be taken by the next
-   plan though a launched step still uses it: what overwrites it runs later. A block enters the prefix cache
-   when its tokens are known and the step that computes them is launched (and has sampled a sound token, if it
-   samples): a sequence that finds it is planned, and runs, later. A surplus chunk writes where the awaited
-   token goes, after all tokens that are known, hence never into a block of the prefix cache.
+6. Steps run in the order of their plans on one stream. So the next plan may take a freed block that a
+   launched step still uses: the step that overwrites it runs later. A block enters the prefix cache when
+   its tokens are known and the step that computes them is launched (and has sampled a valid token, if it
+   samples): a sequence that reuses the block is planned, and runs, later. A surplus chunk writes at the
+   position of the pending token, after all known tokens, hence never into a block of the prefix cache.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from wisp_runtime.engine.scheduling.step_budget import (
 from wisp_runtime.engine.scheduling.waiting_queue import PRIORITY_BOOST
 from wisp_runtime.engine.transport.messages import FinishReason, Load, Submit, TokenEvent
 
-_MAX_SCANNED = 256  # waiting sequences that a step looks through for short ones
+_MAX_SCANNED = 256  # waiting sequences that a step scans for short ones
 
 
 class Scheduler(SequenceSet):
@@ -63,7 +63,7 @@ class Scheduler(SequenceSet):
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
         self._pace = Pace(limits)
-        self._checked: tuple[int, ...] | None = None  # prompt that was found sound last; choices share one
+        self._checked: tuple[int, ...] | None = None  # prompt that was validated last; choices share one
         self._last: Plan = ()  # not counted as computed yet
         self._uncommitted = 0
         self._steps = self._prompt_tokens = self._generated_tokens = 0
@@ -86,10 +86,10 @@ class Scheduler(SequenceSet):
     def submit(
         self, request: Submit, now_s: float = 0.0, constraint: Constraint | None = None
     ) -> TokenEvent | None:
-        """Queue a request; if it can never run, or too many wait, return the event that says so.
+        """Queue a request; return the event of a refusal: it can never run, or too many wait.
 
-        The event is of the last in the queue, which may be another request than this. A request with a
-        grammar waits for :meth:`constrain`, unless ``constraint`` is its rule, at the answer's start.
+        Where too many wait, the last in the queue is refused, which may be another request. A request with a
+        grammar waits for :meth:`constrain`, unless ``constraint`` has its rule, at the answer's start.
         """
         assert request.request_id not in self._sequences, f"request {request.request_id} is already here"
         is_checked, answer_tokens = request.prompt is self._checked, int(request.pooling is None)
@@ -115,7 +115,7 @@ class Scheduler(SequenceSet):
         return [self._give_up(sequence, "expired") for sequence in self.waiting.expired(now_s)]
 
     def observe(self, plan: Plan, seconds: float) -> None:
-        """Learn how long the step of ``plan`` took, for the targets of time."""
+        """Record the duration of the step of ``plan``, for the latency targets."""
         self._pace.observe(plan, seconds)
 
     def abort(self, request_id: str) -> TokenEvent | None:
@@ -127,8 +127,7 @@ class Scheduler(SequenceSet):
         return TokenEvent(request_id, None, "abort")
 
     def plan(self, now_s: float = 0.0) -> Plan:
-        """Choose the chunks of the next step: never none while there is a request and all tokens are
-        known."""
+        """Choose the chunks of the next step: at least one if a sequence may run and no token is pending."""
         self._now_s = now_s
         assert self._uncommitted <= 1, "two steps are under way; commit one before the next plan"
         self._count_last()
@@ -144,7 +143,7 @@ class Scheduler(SequenceSet):
         """Append the tokens that the step of ``plan`` sampled.
 
         Args:
-            plan: plan of the step. Sequences that have ended since are passed over.
+            plan: plan of the step. Sequences that have ended since are skipped.
             tokens: one per chunk with logits, in the plan's order.
         """
         if plan is self._last:
@@ -168,7 +167,7 @@ class Scheduler(SequenceSet):
         return decodes + self._prompt_chunks(self._pace.mixed_budget(decodes, is_late=self._is_late()))
 
     def _is_late(self) -> bool:
-        """Return whether the first prompt in line has spent much of the time to its first token."""
+        """Return whether the first prompt in line has spent much of the target for its first token."""
         if self.limits.target_first_token_s is None:
             return False
         in_line = chain(self.running, islice(self.waiting, 1))
@@ -181,7 +180,9 @@ class Scheduler(SequenceSet):
         for sequence in prefills:
             self._reuse(sequence)
         prefills += self._admit_short(prefills, budget)
-        shares = share_out([Prefill(each.computed_tokens, self._pending(each)) for each in prefills], budget)
+        shares = share_out(
+            [Prefill(prefill.computed_tokens, self._pending(prefill)) for prefill in prefills], budget
+        )
         chunks = list[Chunk]()
         for sequence, tokens in zip(prefills, shares, strict=True):
             if tokens and not self._append_prefill(chunks, sequence, tokens, budget):
@@ -233,14 +234,14 @@ class Scheduler(SequenceSet):
         return admitted
 
     def _may_overtake(self, sequence: Sequence) -> bool:
-        """Return whether there is a place for ``sequence``, and one for the first in line before it."""
+        """Return whether rows are free for ``sequence`` and for the first in the queue, if it is another."""
         first = self.waiting[0]
         if sequence is first:
             return self._has_place()
         return self._free_rows() > 1 and first.overtaken < PRIORITY_BOOST
 
     def _count_last(self) -> None:
-        """Count the chunks of the last plan, launched by now, as computed; their tokens are awaited."""
+        """Count the chunks of the last plan, launched by now, as computed; their tokens are pending."""
         row = 0
         for chunk in self._last:
             sequence = chunk.sequence
@@ -271,7 +272,7 @@ class Scheduler(SequenceSet):
         sequence = chunk.sequence
         if sampled.error:
             self._end(sequence)
-            self.cache.clear()  # whatever spoiled the logits may sit in its blocks
+            self.cache.clear()  # its blocks may hold the cause of the invalid logits
             return TokenEvent(sequence.id, None, "error", message=sampled.error)
         if not chunk.samples:
             return TokenEvent(sequence.id, None, prompt_logprobs=sampled.prompt_logprobs)
