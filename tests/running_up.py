@@ -34,7 +34,7 @@ def manifest(name="tiny", namespace="default", *, uri="hf://fake/tiny", fake=Non
 class Up:
     """A running ``wisp up``; every process it starts carries :attr:`mark` in its environment."""
 
-    def __init__(self, folder, documents, *arguments):
+    def __init__(self, folder, documents, *arguments, runtime=FAKE):
         self.folder, self.mark = folder, f"WISPTEST{uuid.uuid4().hex}"
         self.file = folder / "models.yaml"
         self.write(documents)
@@ -43,7 +43,7 @@ class Up:
         self.environment = os.environ | {
             "MARK": self.mark,
             "TMPDIR": str(self.temporary),
-            "WISP_RUNTIME_PROGRAM": str(FAKE),
+            "WISP_RUNTIME_PROGRAM": str(runtime),
             "HF_ENDPOINT": "http://127.0.0.1:9",  # nobody listens there: the fit is not known
         }
         self.command = [str(WISP), "up", str(self.file), "--port", "0", *arguments]
@@ -111,8 +111,8 @@ class Up:
 
 
 @contextmanager
-def up(folder, *documents, arguments=()):
-    running = Up(folder, documents, *arguments)
+def up(folder, *documents, arguments=(), runtime=FAKE):
+    running = Up(folder, documents, *arguments, runtime=runtime)
     try:
         yield running
     finally:

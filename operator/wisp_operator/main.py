@@ -121,7 +121,9 @@ BUILD = {field.name: field.default for field in fields(BuildSettings)}
     "--node-cache-dir", default=BUILD["node_cache_dir"], show_default=True, help="Downloads on a node."
 )
 @click.option("--hub-endpoint", default="", help="Mirror of huggingface.co.")
-@click.option("--otlp-endpoint", default="", help="Collector that gets traces of the models' pods.")
+@click.option(
+    "--otlp-endpoint", default="", help="Collector that gets traces of wakes and of the models' pods."
+)
 @click.option("--claim-size", default=BUILD["claim_size"], show_default=True, help="Size of a cache claim.")
 @click.option("--claim-storage-class", default="", help="Storage class of it; empty for the default.")
 @click.option(

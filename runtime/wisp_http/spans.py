@@ -19,7 +19,7 @@ from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span as OtelSpan
-from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
+from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span, set_span_in_context
 from opentelemetry.trace import Tracer as OtelTracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -80,6 +80,15 @@ class Span:
         self._span.set_attributes(attributes)
         if name:
             self._span.update_name(name)
+
+    def link(self, traceparent: str) -> None:
+        """Link it to a span of another trace."""
+        context = _W3C.extract({"traceparent": traceparent})
+        self._span.add_link(get_current_span(context).get_span_context())
+
+    def event(self, name: str, at_s: float, attributes: Attributes) -> None:
+        """Add something that happened within it."""
+        self._span.add_event(name, attributes, self._wall_ns(at_s))
 
     def end(self, ended_s: float | None = None, *, error: str = "", kind: str = "_OTHER") -> None:
         """End it, at ``ended_s`` or now; with ``error`` as failed.

@@ -60,6 +60,7 @@ class Client:
         self.received_s: float | None = None  # set once its body is complete
         self.queue_s: float | None = None  # set once a pod has a place for it
         self.waited_for_wake = False
+        self.wake_trace = ""  # of the request that its wake is a part of
         self.span: Span | None = None
         self.dialect = dialect.of_request(self.path, self.headers)
         self.model_key = ""  # set once the model is found

@@ -30,6 +30,8 @@ def end(client: Client) -> None:
             queue = span.child(
                 "queue", received_s, attributes={"wisp.waited_for_wake": client.waited_for_wake}
             )
+            if client.wake_trace and span.trace not in client.wake_trace:
+                queue.link(client.wake_trace)
             queue.end(max(received_s, client.entered_s + client.queue_s))
     span.set({"http.response.status_code": client.status})
     if client.model_key:  # the path is one of ours: any other must not name a span

@@ -13,6 +13,7 @@ import json
 import logging
 import math
 import socket
+from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,6 +22,7 @@ from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
 from wisp_gateway.upstream.pool import Pool, request_head
 from wisp_gateway.upstream.tokens import Tokens
+from wisp_http.trace_context import MAX_CONTEXTS
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +31,7 @@ STOP_PATH = "/stop"
 RESOLVE_S = 2.0
 TIMEOUT_S = 5.0
 MAX_MODELS = 8192  # those with requests are fewer, and a report of as many is one that the operator reads
+MAX_TRACED_MODELS = 256
 
 
 class DemandReporter:
@@ -148,7 +151,7 @@ def report(gateway: str, registry: ModelRegistry) -> dict[str, Any]:
     states = registry.states()
     if len(states) > MAX_MODELS:
         states = heapq.nsmallest(MAX_MODELS, states, key=_silence_s)
-    models = {
+    models: dict[str, dict[str, Any]] = {
         state.model.key: {
             "waiting": len(state.queue),
             "running": state.running,
@@ -158,6 +161,10 @@ def report(gateway: str, registry: ModelRegistry) -> dict[str, Any]:
         }
         for state in states
     }
+    waking = (state for state in states if len(state.queue) and not models[state.model.key]["ready"])
+    for state in islice(waking, MAX_TRACED_MODELS):
+        if traces := state.queue.traces(MAX_CONTEXTS):
+            models[state.model.key]["traces"] = traces
     return {"gateway": gateway, "models": models}
 
 

@@ -37,6 +37,7 @@ class ModelState:
         self.last_active_s: float | None = None
         self.observed_phase: tuple[str, float | None] | None = None  # of a starting pod, and its progress
         self.last_cold_start_s: float | None = None
+        self.wake_trace = ""  # ``traceparent`` of the last wake's first request that is sampled
         self.last_wake: tuple[float, float] | None = None  # its beginning and its end, by the clock
         self._metrics = metrics
         self._clock = clock
@@ -138,8 +139,9 @@ class ModelState:
         if self._refusal is not None:
             raise self._refusal
         if not self.ready and self._wake_began_s is None and self.model.state not in ("Suspended", "Failed"):
-            self._wake_began_s = self._clock()
+            self._wake_began_s, self.wake_trace = self._clock(), ""
             self._metrics.wakes.add(1, self.model.key)
+        self.wake_trace = self.wake_trace or request.trace
         ready, retry_after_s = self.ready, self.retry_after_s
         self.queue.admit(request, self.model, self._select_endpoint, ready=ready, retry_after_s=retry_after_s)
 

@@ -140,6 +140,7 @@ class ModelRegistry:
         sequences: int = 1,
         priority: str = NORMAL,
         account: str = "",
+        trace: str = "",
         bound_to: str | None = None,
     ) -> Slot:
         """Wait for a slot at one of the model's pods.
@@ -151,6 +152,7 @@ class ModelRegistry:
             sequences: answers that the request asks for.
             priority: priority of its key.
             account: its key, or its client's address; many requests of one do not keep others waiting.
+            trace: ``traceparent`` of its span, if one is kept.
             bound_to: tag of the only pod that can serve it, or None.
 
         Raises:
@@ -167,6 +169,7 @@ class ModelRegistry:
             sequences,
             priority,
             account,
+            trace=trace,
             bound_to=bound_to,
         )
         try:

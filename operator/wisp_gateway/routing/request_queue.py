@@ -57,6 +57,7 @@ class QueuedRequest:
         turn_s: time at which its account's requests before it have had their turn; set by the queue.
         home: endpoint that has its session or most of its prompt; empty: none; None: not looked up.
         times_passed: number of later requests that went before it to their own pods; set by the queue.
+        trace: ``traceparent`` of its span, if that is sampled.
     """
 
     prompt: Prompt | None
@@ -71,6 +72,7 @@ class QueuedRequest:
     turn_s: float = 0.0
     home: str | None = None
     times_passed: int = 0
+    trace: str = ""
 
     @property
     def order(self) -> tuple[bool, float]:
@@ -243,6 +245,10 @@ class RequestQueue:
         """
         bound = sorted((waiting[0] for waiting in islice(self._bound.values(), MAX_LOOKED_AT)), key=_order)
         return merge(islice(self._queue, MAX_LOOKED_AT), bound, key=_order)
+
+    def traces(self, limit: int) -> list[str]:
+        """Return the traces of at most ``limit`` requests, the first to go first."""
+        return list(islice((request.trace for request in self._front() if request.trace), limit))
 
     def cancel(self, request: QueuedRequest) -> None:
         """Remove a request whose client disconnected."""

@@ -34,6 +34,7 @@ from wisp_gateway.upstream.stream_proxy import StreamProxy
 from wisp_gateway.upstream.suspects import Suspects
 from wisp_gateway.upstream.tokens import Tokens
 from wisp_gateway.upstream.traced import TracedTry
+from wisp_http.trace_context import context_of
 
 if TYPE_CHECKING:
     from wisp_http.spans import Span
@@ -84,6 +85,11 @@ class Request:
     overloads: int = 0
     held_s: float | None = None
 
+    @property
+    def trace(self) -> str:
+        """The ``traceparent`` of its span, or of the client's; empty if neither is kept."""
+        return context_of(self.headers if self.span is None else self.span.headers)
+
 
 class Proxy:
     """Serves clients' requests from the pods of the registry."""
@@ -110,6 +116,7 @@ class Proxy:
                 state, slot, answer = await self._open(state, request)
             finally:
                 client.queue_s = request.held_s
+                client.wake_trace = state.wake_trace if client.waited_for_wake else ""
         answer.finished.add_done_callback(lambda _: slot.release())  # with the last token, read or not
         request.body.drop()  # no retry from here on
         if answer.is_request_sent:
@@ -173,6 +180,7 @@ class Proxy:
             sequences=request.sequences,
             priority=request.priority,
             account=request.account,
+            trace="" if state.ready else request.trace,
             bound_to=request.bound_to,
         )
         if request.held_s is None:

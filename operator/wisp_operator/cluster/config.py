@@ -90,3 +90,8 @@ def own_address(port: int) -> str:
     """Build the address for other replicas: ``POD_IP``, else the loopback."""
     host = os.environ.get("POD_IP") or "127.0.0.1"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def trace_endpoint(config: OperatorConfig) -> str | None:
+    """Base URL of the collector of traces, or None; the pods' own, or one that is set for all programs."""
+    return config.build.otlp_endpoint or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None

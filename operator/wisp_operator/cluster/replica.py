@@ -10,11 +10,12 @@ from typing import Any
 
 import kopf
 
+from wisp_http.tracing import open_tracer
 from wisp_operator.api import API_VERSION, PLURAL
 from wisp_operator.cluster.access.api_server import Api, ApiError
 from wisp_operator.cluster.access.kinds import KINDS
 from wisp_operator.cluster.access.writer import ClusterWriter
-from wisp_operator.cluster.config import OperatorConfig
+from wisp_operator.cluster.config import OperatorConfig, trace_endpoint
 from wisp_operator.cluster.endpoints import Endpoints
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
@@ -27,6 +28,7 @@ from wisp_operator.cluster.reconcile.reconciler import Dependencies, Reconciler
 from wisp_operator.cluster.workqueue import WorkQueue
 from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.wake_spans import WakeSpans
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Replica:
         self.poller = Poller(self._enqueue, self.tokens.of_pods)
         self.fit_checker = FitChecker(config.build.hub_endpoint, self._enqueue)
         self.watchdog = CacheWatchdog(self.api, self.caches, self.queue, config.watch_namespaces)
+        self.wakes = WakeSpans(open_tracer(trace_endpoint(config), "wisp-operator"))
         self._reconciler: Reconciler | None = None
 
     async def run(self) -> None:
@@ -75,6 +78,7 @@ class Replica:
         finally:
             await endpoints.close()
             await self.api.close()
+            self.wakes.close()
 
     def _parts(self, optional: list[str], stop: asyncio.Event) -> dict[str, Coroutine[Any, Any, None]]:
         return {
@@ -145,6 +149,7 @@ class Replica:
             optional_kinds=optional,
             leader_since=lambda: self.leader.since,
             tokens=self.tokens,
+            wakes=self.wakes,
         )
 
     def _endpoints(self) -> Endpoints:

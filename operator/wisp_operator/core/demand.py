@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
+
+from wisp_http.trace_context import MAX_CONTEXTS, is_context
 
 STALE_AFTER_S = 10.0
 MAX_GATEWAYS = 256
@@ -17,6 +20,7 @@ MAX_NAME_CHARS = 512
 MAX_REQUESTS = 1_000_000
 MAX_ARRIVALS = 1 << 53
 MAX_IDLE_S = 1e9
+MAX_TRACES = 16
 REFUSAL = "not a demand report (docs/contracts.md, Demand)"
 
 
@@ -28,6 +32,7 @@ class Report:
         at: time of the report, Unix seconds.
         ready: pods that the gateway gives requests; None: it does not say. In a sum, the fewest of a gateway
             with waiting requests.
+        traces: ``traceparent`` of the first waiting requests whose spans are kept.
     """
 
     waiting: int
@@ -36,6 +41,7 @@ class Report:
     idle_s: float | None
     at: float
     ready: int | None = None
+    traces: tuple[str, ...] = ()
 
 
 class DemandAggregator:
@@ -82,6 +88,7 @@ class DemandAggregator:
                 (report.ready for report in reports if report.waiting and report.ready is not None),
                 default=None,
             ),
+            traces=tuple(islice(chain.from_iterable(report.traces for report in reports), MAX_TRACES)),
         )
 
 
@@ -99,6 +106,7 @@ def _report(document: object, now: float) -> Report:
         idle_s=None if idle_s is None else float(_number(idle_s, "idleSeconds", MAX_IDLE_S)),
         at=now,
         ready=_count(entry, "ready", MAX_REQUESTS) if "ready" in entry else None,
+        traces=_traces(entry.get("traces", [])),
     )
 
 
@@ -107,6 +115,12 @@ def _count(entry: Mapping[str, Any], name: str, high: int) -> int:
     if not isinstance(value, int):
         raise ValueError(f"{REFUSAL}: {name} must be an integer")
     return value
+
+
+def _traces(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MAX_CONTEXTS or not all(map(is_context, value)):
+        raise ValueError(f"{REFUSAL}: traces must be a list of at most {MAX_CONTEXTS} sampled traceparents")
+    return tuple(value)
 
 
 def _number(value: object, name: str, high: float) -> int | float:

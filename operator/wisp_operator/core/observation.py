@@ -102,12 +102,14 @@ class Demand:
         waiting, running: requests held, and requests at a pod.
         idle_s: seconds since a request last arrived or ran; None if there never was one.
         history: bounded samples of ``waiting + running``, oldest first (:func:`.autoscale.append_sample`).
+        traces: ``traceparent`` of the first waiting requests whose spans are kept.
     """
 
     waiting: int = 0
     running: int = 0
     idle_s: float | None = None
     history: tuple[Sample, ...] = ()
+    traces: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

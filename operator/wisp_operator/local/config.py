@@ -62,6 +62,11 @@ def hub_endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "")
 
 
+def trace_endpoint() -> str | None:
+    """Base URL of the collector of traces, or None; gateway and pods have it from the same environment."""
+    return os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
+
+
 def api_key() -> str:
     """The key that the command line sends to a gateway that wants one: ``WISP_API_KEY``."""
     return os.environ.get("WISP_API_KEY", "")

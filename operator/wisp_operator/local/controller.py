@@ -24,6 +24,7 @@ from wisp_operator.core.demand import DemandAggregator, Report
 from wisp_operator.core.fit.verdict import FitResult
 from wisp_operator.core.naming.grants import grant, leaving_names
 from wisp_operator.core.observation import Failure, Observation
+from wisp_operator.core.wake_spans import WakeSpans
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
@@ -31,7 +32,7 @@ from wisp_operator.local import pod_template
 from wisp_operator.local.admission import require_keys, require_own_names
 from wisp_operator.local.gateway import directory
 from wisp_operator.local.history import LocalHistory
-from wisp_operator.local.ignored_fields import ignored
+from wisp_operator.local.ignored_fields import ignored, on_this_machine
 from wisp_operator.local.machine.path_preflight import Recheck, next_check, path_failure
 from wisp_operator.local.processes.cluster import LocalCluster
 from wisp_operator.local.processes.exit_log import ExitLog
@@ -65,6 +66,7 @@ class Controller:
         tokens: TokenKeys,
         api_keys: Path | None = None,
         are_logs_kept: bool = False,
+        wakes: WakeSpans | None = None,
     ) -> None:
         self.statuses: dict[str, status.Status] = {}
         self.publish_failure: OSError | None = None
@@ -82,6 +84,7 @@ class Controller:
         self._exit_log = ExitLog(are_logs_kept=are_logs_kept)
         self._cluster, self._check_fit, self._publish = cluster, fit, publish
         self._settings, self._tokens, self._api_keys = settings, tokens, api_keys
+        self._wakes = wakes or WakeSpans()
 
     @property
     def models(self) -> list[InferenceModel]:
@@ -195,6 +198,7 @@ class Controller:
         observation = replace(observation, grant=held)
         summary = status.summarise(model, observation, decision, now, history.conditions)
         history.conditions = summary.conditions
+        self._wakes.observe(model, observation, summary, decision, now)
         self._log_transition(model, summary)
         progress = status.progress(observation)
         return directory.entry(
@@ -272,6 +276,7 @@ class Controller:
     def _remove(self, key: str) -> None:
         """Stop a model that is no longer served, and drop its state."""
         self._cluster.delete(key)
+        self._wakes.forget(key)
         self._cancel_fit_check(key)
         for known in (self._histories, self.statuses, self._path_failures, self._rechecks, self._entries):
             known.pop(key, None)
@@ -279,7 +284,7 @@ class Controller:
 
     def _deployment(self, model: InferenceModel, replicas: int) -> dict[str, Any]:
         digests = self._tokens.digests(model.key)
-        return deployment(_on_this_machine(model), replicas, self._settings, digests)
+        return deployment(on_this_machine(model), replicas, self._settings, digests)
 
     def _log_transition(self, model: InferenceModel, new: status.Status) -> None:
         """Log transitions only."""
@@ -291,10 +296,3 @@ class Controller:
         named = new.condition("Named")
         if named.status == "False" and (before is None or before.condition("Named").status != "False"):
             log.warning("%s: %s: %s", model.key, named.reason, named.message)
-
-
-def _on_this_machine(model: InferenceModel) -> InferenceModel:
-    """The model with a node-local cache: a machine's downloads are a directory, whatever a cluster has."""
-    if model.spec.cache.type != "PVC":
-        return model
-    return replace(model, spec=replace(model.spec, cache=replace(model.spec.cache, type="NodeLocal")))

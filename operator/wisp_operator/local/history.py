@@ -47,7 +47,7 @@ class LocalHistory(ModelHistory):
         self.record_demand(model, float(demand.waiting + demand.running), now)
         return Observation(
             pods=observed,
-            demand=Demand(demand.waiting, demand.running, demand.idle_s, self.demand_samples),
+            demand=Demand(demand.waiting, demand.running, demand.idle_s, self.demand_samples, demand.traces),
             crashes=self.crashes,
             last_failure=self.last_failure,
             fit=self.fit,

@@ -1,6 +1,8 @@
-"""Fields of a manifest that a process of this machine cannot follow, for a line of the log."""
+"""Fields of a manifest that a process of this machine cannot follow: named for the log, or replaced."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.api.pod_template import PodTemplate, Resources
@@ -17,3 +19,10 @@ def ignored(model: InferenceModel) -> list[str]:
         ("spec.gpu.resourceName", spec.gpu.resource_name != plain.resource_name),
     )
     return [field for field, is_set in rows if is_set]
+
+
+def on_this_machine(model: InferenceModel) -> InferenceModel:
+    """Return the model with a node-local cache: its downloads are in a directory, not in a claim."""
+    if model.spec.cache.type != "PVC":
+        return model
+    return replace(model, spec=replace(model.spec, cache=replace(model.spec.cache, type="NodeLocal")))

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from wisp_http.tracing import open_tracer
 from wisp_operator.api import InferenceModel
 from wisp_operator.core.access.tokens import TokenKeys, make_keys_file
+from wisp_operator.core.wake_spans import WakeSpans
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
@@ -81,6 +83,7 @@ class Session:
         self._cluster = LocalCluster(
             home / "pods", lambda: self.controller.wake(), options.device, self.tokens.of_pods
         )
+        self._wakes = WakeSpans(open_tracer(config.trace_endpoint(), "wisp-operator"))
         self.controller = Controller(
             self._cluster,
             fit=check_fit,
@@ -89,6 +92,7 @@ class Session:
             tokens=self.tokens,
             api_keys=options.api_keys,
             are_logs_kept=options.are_logs_kept,
+            wakes=self._wakes,
         )
         self._demand = DemandServer(
             self.controller.record_demand,
@@ -129,6 +133,7 @@ class Session:
                     follower.cancel()
         finally:
             await self._end()
+            self._wakes.close()
 
     def stop(self) -> None:
         """End in order; asked twice, at once."""

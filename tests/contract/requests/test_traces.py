@@ -6,7 +6,7 @@ import sys
 
 import httpx
 import pytest
-from collector import collecting
+from trace_collector import collecting
 from two_programs import pair, until
 
 from wisp_http.trace_context import trace_of

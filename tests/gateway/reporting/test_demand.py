@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from wisp_gateway.reporting.demand import DemandReporter, report
+from wisp_gateway.reporting.demand import MAX_MODELS, MAX_TRACED_MODELS, DemandReporter, report
+from wisp_gateway.routing.request_queue import QueuedRequest, RequestQueue
 from wisp_operator.core.demand import DemandAggregator
 
 
@@ -65,11 +66,50 @@ def test_a_replica_that_hangs_delays_no_other(world, operators, caplog, monkeypa
     assert "models at zero stay there" not in caplog.text
 
 
-def state(key, *, waiting=0, running=0, idle_s=None):
-    model = SimpleNamespace(key=key)
+def queue(waiting, traces=()):
+    found = RequestQueue()
+    for number in range(waiting):
+        trace = traces[number] if number < len(traces) else ""
+        found.requeue_front(QueuedRequest(None, float(number), 60.0, lambda _: None, trace=trace))
+    return found
+
+
+def state(key, *, waiting=0, running=0, idle_s=None, ready=0, traces=()):
     return SimpleNamespace(
-        model=model, queue=range(waiting), running=running, arrivals=3, idle_s=idle_s, pods={}
+        model=SimpleNamespace(key=key),
+        queue=queue(waiting, traces),
+        running=running,
+        arrivals=3,
+        idle_s=idle_s,
+        pods={number: SimpleNamespace(is_ready=True) for number in range(ready)},
     )
+
+
+def traceparent(number, flags="01"):
+    return f"00-{number:032x}-{number:016x}-{flags}"
+
+
+def traced(key, waiting, **fields):
+    traces = [traceparent(number) for number in range(1, waiting + 1)]
+    return state(key, waiting=waiting, idle_s=0.0, traces=traces, **fields)
+
+
+def reported(*states):
+    document = report("gw", SimpleNamespace(states=lambda: list(states)))
+    assert len(json.dumps(document)) < 2 << 20  # as much as the operator reads
+    return DemandAggregator().record(document, 0.0)
+
+
+def test_a_report_names_the_first_requests_that_wait_for_a_wake():
+    found = reported(traced("a/asleep", 9), traced("a/busy", 9, ready=1), state("a/untraced", waiting=9))
+    assert found["a/asleep"].traces == tuple(map(traceparent, (1, 2, 3, 4)))
+    assert found["a/busy"].traces == found["a/untraced"].traces == ()
+
+
+def test_traces_of_models_without_number_leave_the_report_readable():
+    found = reported(*(traced(f"{'n' * 63}/{n:063}", 4) for n in range(9_000)))
+    assert len(found) == MAX_MODELS
+    assert sum(bool(demand.traces) for demand in found.values()) == MAX_TRACED_MODELS
 
 
 def test_a_tenant_with_models_without_number_keeps_no_other_from_waking():

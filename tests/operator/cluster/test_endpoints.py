@@ -140,6 +140,13 @@ def entry(**changes):
         json.dumps(entry(idleSeconds=float("nan"))),
         json.dumps(entry(idleSeconds=float("inf"))),
         json.dumps(entry(idleSeconds=-1)),
+        json.dumps(entry(traces=None)),
+        json.dumps(entry(traces="00-1")),
+        json.dumps(entry(traces=[f"00-{1:032x}-{1:016x}-01"] * 5)),
+        json.dumps(entry(traces=[f"00-{1:032x}-{1:016x}-00"])),  # not sampled
+        json.dumps(entry(traces=[f"00-{0:032x}-{1:016x}-01"])),
+        json.dumps(entry(traces=[f"00-{1:032x}-{1:016x}-01\n"])),
+        json.dumps(entry(traces=[1])),
         json.dumps({"gateway": "g" * 1000, "models": {}}),
         json.dumps({"gateway": None, "models": {}}),
         json.dumps({"gateway": "g", "models": {"x" * 1000: WAITS}}),

@@ -160,7 +160,7 @@ class ClusterHistory(ModelHistory):
             self.last_request_at = now
         self.record_demand(model, float(report.waiting + running), now)
         idle_s = None if self.last_request_at is None else now - self.last_request_at
-        return Demand(report.waiting, running, idle_s, self.demand_samples)
+        return Demand(report.waiting, running, idle_s, self.demand_samples, report.traces)
 
     def _record_failure(self, pod: Pod, now: float, *, is_leaving: bool) -> None:
         """Count a pod's failure, unless the pod is going, or being deleted: its end is no failure then."""

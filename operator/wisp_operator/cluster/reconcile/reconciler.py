@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wisp_operator.api import InferenceModel, parse
@@ -35,6 +35,7 @@ from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.observation import Observation
+from wisp_operator.core.wake_spans import WakeSpans
 from wisp_operator.desired.children import BuildContext, children
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.labels import RUNTIME_PORT
@@ -65,6 +66,7 @@ class Dependencies:
     optional_kinds: Collection[str]
     leader_since: Callable[[], float]
     tokens: TokenKeys
+    wakes: WakeSpans = field(default_factory=WakeSpans)
 
 
 class Reconciler:
@@ -74,13 +76,14 @@ class Reconciler:
         self._dependencies = dependencies
         self._applier = Applier(dependencies.caches, dependencies.writer)
         self._late_endpoints = LateEndpoints(dependencies.caches, dependencies.writer, dependencies.metrics)
-        self._reporter = Reporter(dependencies.writer, dependencies.config.identity)
+        self._reporter = Reporter(dependencies.writer, dependencies.config.identity, dependencies.wakes)
         self._histories: dict[str, ClusterHistory] = {}
         self._names = ModelNames(dependencies.caches, dependencies.config.policy)
 
     def reset(self) -> None:
         """Begin anew from the statuses in the cluster, as a new leader must."""
         self._histories.clear()
+        self._dependencies.wakes.clear()
         self._names = ModelNames(self._dependencies.caches, self._dependencies.config.policy)
 
     async def reconcile(self, key: str) -> float | None:
@@ -254,6 +257,7 @@ class Reconciler:
 
     def _end_observation(self, key: str) -> None:
         self._histories.pop(key, None)
+        self._dependencies.wakes.forget(key)
         self._dependencies.fit_checker.forget(key)
         self._dependencies.poller.set_pods(key, {})
 

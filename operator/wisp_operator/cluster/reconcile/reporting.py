@@ -17,6 +17,7 @@ from wisp_operator.core.autoscale import Decision
 from wisp_operator.core.conditions import shortened
 from wisp_operator.core.observation import Observation
 from wisp_operator.core.times import seconds_of
+from wisp_operator.core.wake_spans import WakeSpans
 from wisp_operator.errors import InvalidModel
 
 log = logging.getLogger(__name__)
@@ -28,8 +29,8 @@ UNCHECKED_S = 2.0
 class Reporter:
     """Writes statuses and Events of every model, as ``identity``."""
 
-    def __init__(self, writer: ClusterWriter, identity: str) -> None:
-        self._writer, self._identity = writer, identity
+    def __init__(self, writer: ClusterWriter, identity: str, wakes: WakeSpans) -> None:
+        self._writer, self._identity, self._wakes = writer, identity, wakes
 
     async def report(
         self,
@@ -41,6 +42,7 @@ class Reporter:
     ) -> None:
         """Write the status if it is due, and an Event for each condition that changed; update ``history``."""
         summary = status.summarise(model, observation, decision, now, history.conditions)
+        self._wakes.observe(model, observation, summary, decision, now)
         document = merged(summary.to_dict(), history.written)
         if is_due(document, history.written, now - history.written_at):
             await self._writer.write_status(model.name, model.namespace, document)

@@ -65,6 +65,8 @@ class Collector:
             "seconds": (span.end_time_unix_nano - span.start_time_unix_nano) / 1e9,
             "begin_ns": span.start_time_unix_nano,
             "is_error": span.status.code == 2,
+            "message": span.status.message,
+            "events": [event.name for event in span.events],
             "attributes": attributes_of(span.attributes),
             "links": [link.trace_id.hex() for link in span.links],
         }
