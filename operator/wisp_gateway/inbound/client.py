@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ SHORT_BYTES = 8 * 1024
 _TOO_MUCH_HELD = "The gateway holds too many bytes of requests, or too many of yours (--max-held-bytes)."
 MAX_LOGGED_PATH = 300
 WRITE_BYTES = 256 * 1024
+CLOSED_WITHIN_S = 1.0
 
 
 class ClientGone(Exception):
@@ -67,6 +69,7 @@ class Client:
         self.key_name = ""  # set once the API key is known
         self.status = 0
         self.is_streaming = False
+        self._has_head = False
         self.usage: Usage | None = None  # set at the answer's end, if its pod reports it
         self.own_headers: Headers = []  # of whatever the answer is
         self._receive = receive
@@ -159,10 +162,15 @@ class Client:
         await self._send({"type": "http.response.body", "body": last})
 
     async def fail(self, error: GatewayError) -> None:
-        """Answer with an error: an event if the stream has begun, else a complete answer."""
-        if self.is_streaming and not self.protocol.is_writable:
+        """Answer with an error: an event if the stream has begun, else a complete answer.
+
+        A client that does not read, or has a part of a complete answer, is cut off instead.
+        """
+        if self._has_head and not (self.is_streaming and self.protocol.is_writable):
             self.status = error.status
-            self.protocol.abort()  # it does not read: no event would reach it in time
+            self.protocol.abort()
+            with contextlib.suppress(TimeoutError):  # behind a pipelined request it is not seen
+                await asyncio.wait_for(self.gone(), CLOSED_WITHIN_S)
         elif self.is_streaming:
             await self.write(dialect.error_event(self.dialect, error, self.request_id))
             await self.end_stream()
@@ -173,6 +181,7 @@ class Client:
             await self.reply(error.status, body, json_headers)
 
     async def _start(self, status: int, headers: Headers) -> None:
+        self._has_head = True
         headers = [*headers, *self.own_headers, (b"x-request-id", self.request_id.encode())]
         if self.dialect is dialect.Dialect.ANTHROPIC:
             headers.append((b"request-id", self.request_id.encode()))

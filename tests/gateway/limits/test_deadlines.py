@@ -7,6 +7,7 @@ import json
 
 import openai
 import pytest
+import raw_client
 
 from wisp_gateway.errors import BadRequest
 from wisp_gateway.limits.deadline import timeout_s
@@ -106,3 +107,30 @@ def test_an_answer_in_time_is_as_without_a_deadline(world):
     answer = ask(world.start(), timeout="3600", stream=True)
     assert answer.status_code == 200
     assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def begin_to_read(world, timeout):
+    """Read the head of an answer, and nothing of its body; None: it is an error."""
+    client = raw_client.connect(world, receive_buffer_bytes=4096)
+    client.sendall(
+        raw_client.request("/v1/completions", f"x-request-timeout: {timeout}", model="m", prompt="x")
+    )
+    received = raw_client.read_until(client, b"\r\n\r\n")
+    return client if received.startswith(b"HTTP/1.1 200 ") else None
+
+
+def test_a_deadline_within_a_long_answer_cuts_it_off_and_is_counted(world, caplog):
+    body = json.dumps({"choices": [], "text": "x" * 2**23}).encode()
+    world.model("m", world.pod(world.does.write(world.answer(200, body))))
+    world.start(write_timeout_s=600)  # else that would end it
+    tries = (begin_to_read(world, timeout) for timeout in ("0.5", "2", "10", "30"))
+    client = next(client for client in tries if client is not None)
+    timeouts = 'wisp_gateway_requests_total{model="default/m",code="504"}'
+    before = world.metric(timeouts)
+    world.until(lambda: world.metric(timeouts) == before + 1)
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := client.recv(2**20):
+            received += chunk
+    assert len(received) < len(body)
+    assert not caplog.records
