@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
-from running_wisp import Gateway, Script, Wisp, example_model, manifest, scripted_model
+from running_wisp import (
+    Gateway,
+    Script,
+    Wisp,
+    directory_with_key,
+    example_model,
+    manifest,
+    own_address,
+    scripted_model,
+    until,
+)
 from watched_page import WatchedPage
 
 KEY = "sk-page-0123456789abcdef"
@@ -57,10 +67,32 @@ def script(scripts: dict[str, Script]) -> Script:
 
 @pytest.fixture(scope="session")
 def guarded(wisp: Wisp, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway over the same models that wants ``KEY``."""
+    """A gateway over the same models that needs ``KEY``."""
     keys = tmp_path_factory.mktemp("keys") / "keys"
     keys.write_text(f"tester:{KEY}\n")
-    gateway = Gateway(wisp, keys)
+    directory = wisp.state_dir / "directory.json"
+    gateway = Gateway(
+        wisp, keys.parent, "--host", own_address(), "--directory", directory, "--api-keys", keys
+    )
+    yield gateway
+    gateway.end()
+
+
+@pytest.fixture
+def keys_of_mixed(tmp_path: Path) -> Path:
+    """The file of keys that ``mixed`` reads anew at each change."""
+    keys = tmp_path / "keys"
+    keys.write_text(f"tester:{KEY}\n")
+    return keys
+
+
+@pytest.fixture
+def mixed(wisp: Wisp, keys_of_mixed: Path) -> Iterator[Gateway]:
+    """A gateway on this machine where ``second`` needs ``KEY`` and all others none."""
+    wisp.wake("second")
+    until(lambda: wisp.model("second")["state"] == "Ready", "the directory has the pod")
+    directory = directory_with_key(wisp, "second", keys_of_mixed)
+    gateway = Gateway(wisp, keys_of_mixed.parent, "--directory", directory)
     yield gateway
     gateway.end()
 

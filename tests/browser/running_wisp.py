@@ -212,15 +212,23 @@ def own_address() -> str:
     return "127.0.0.1"
 
 
-class Gateway:
-    """A second gateway over the models of a ``wisp up``, which wants a key."""
+def directory_with_key(wisp: Wisp, name: str, keys: Path) -> Path:
+    """Write the directory of ``wisp`` as it is now, where the model ``name`` alone needs a key."""
+    directory = json.loads((wisp.state_dir / "directory.json").read_text())
+    next(model for model in directory["models"] if model["name"] == name)["apiKeysFile"] = str(keys)
+    path = keys.with_name("directory.json")
+    path.write_text(json.dumps(directory))
+    return path
 
-    def __init__(self, wisp: Wisp, keys: Path) -> None:
-        files = ["--directory", str(wisp.state_dir / "directory.json"), "--api-keys", str(keys)]
-        files += ["--pod-token-keys", str(wisp.state_dir / "token-keys")]
-        log = keys.with_name("gateway.log")
+
+class Gateway:
+    """A second gateway over the models of a ``wisp up``."""
+
+    def __init__(self, wisp: Wisp, folder: Path, *arguments: str | Path) -> None:
+        files = ["--pod-token-keys", str(wisp.state_dir / "token-keys")]
+        log = folder / "gateway.log"
         with log.open("wb") as output:
-            command = [program("wisp-gateway"), *files, "--host", own_address(), "--port", "0"]
+            command = [program("wisp-gateway"), *files, "--port", "0", *map(str, arguments)]
             self.process = subprocess.Popen(command, stderr=output)
         self.url = until(lambda: re.findall(r"listening on (\S+)", log.read_text()), "the gateway listens")[0]
 

@@ -61,7 +61,45 @@ def test_a_key_is_kept_for_the_tab_alone(locked, guarded):
 def test_a_key_can_be_forgotten(locked):
     enter(locked.page, KEY)
     expect(models(locked.page)).to_have_count(1)
-    locked.page.get_by_role("link", name="Models", exact=True).click()
+    locked.page.get_by_role("button", name="API key").click()
     locked.page.get_by_role("button", name="Forget key").click()
-    locked.page.evaluate("location.hash = '#/chat'")  # from the loopback, Models needs no key
     expect(locked.page.get_by_role("heading", name=ASKS)).to_be_visible()
+
+
+def test_a_model_that_needs_a_key_asks_for_it_on_its_card_and_in_the_chat(mixed, open_page, scripts):
+    scripts["second"].answer("with its key", "You may.")
+    page = open_page("#/models", url=mixed.url).page
+    card = page.get_by_role("article", name="second", exact=True)
+    card.get_by_role("button", name="Enter API key for second").click()
+    dialog = page.get_by_role("dialog")
+    enter(dialog, "sk-wrong")
+    expect(dialog.get_by_role("alert")).to_have_text("This key doesn’t open second.")
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(card.get_by_role("link", name="Chat with second")).to_have_count(0)
+    page.get_by_role("link", name="Chat", exact=True).click()
+    model = page.get_by_role("combobox", name="Model", exact=True)
+    model.select_option(label="second · needs an API key")
+    enter(dialog, KEY)
+    expect(dialog).to_have_count(0)
+    expect(model).to_have_value("second")
+    expect(Chat(page).ask("with its key").get_by_text("You may.")).to_be_visible()
+    page.get_by_role("link", name="Models", exact=True).click()
+    expect(card.get_by_role("link", name="Chat with second")).to_be_visible()
+
+
+def test_a_message_that_a_revoked_key_refuses_leads_to_another_key(mixed, keys_of_mixed, open_page, scripts):
+    scripts["second"].answer("once more", "Now you may.")
+    watched = open_page("#/models", url=mixed.url)
+    watched.expected = ["401 (Unauthorized)"]
+    page = watched.page
+    page.get_by_role("button", name="API key", exact=True).click()
+    enter(page, KEY)
+    page.get_by_role("article", name="second", exact=True).get_by_role("link", name="Chat").click()
+    chat = Chat(page, "second")
+    chat.ask("something")
+    keys_of_mixed.write_text(f"tester:{KEY}-renewed\n")
+    answer = chat.send("once more")
+    answer.get_by_role("button", name="Enter API key").click()
+    enter(page, f"{KEY}-renewed")
+    answer.get_by_role("button", name="Try again").click()
+    expect(chat.answers.last.get_by_text("Now you may.")).to_be_visible()

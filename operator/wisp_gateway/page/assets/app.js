@@ -2,7 +2,8 @@
 
 import { follow, feed } from "./feed.js";
 import { Icon } from "./icons.js";
-import { KeyPrompt } from "./key_prompt.js";
+import { KeyButton, KeyDialog, KeyPrompt } from "./key_prompt.js";
+import { catalog, followCatalog } from "./models/catalog.js";
 import { useStore } from "./store.js";
 import { ThemeSwitch } from "./theme_switch.js";
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
@@ -101,16 +102,20 @@ function NotLoaded({ title }) {
 
 function App() {
   const address = useAddress();
-  const isLocked = useStore(feed, (state) => state.link === "locked");
+  const isFeedLocked = useStore(feed, (state) => state.link === "locked");
+  const hasOpenModels = useStore(catalog, ({ cards }) => cards?.length > 0);
+  const isLocked = isFeedLocked && !(hasOpenModels && address.name === "chat"); // chat needs no more than a model
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to content</a>
     <header class="bar">
       <a class="brand" href="#/models" aria-label="Wisp, models"><${Icon} name="wisp" /><span>Wisp</span></a>
-      ${!isLocked && html`<${Nav} current=${address.name} />`}
+      <${Nav} current=${address.name} />
+      ${!isLocked && html`<${KeyButton} />`}
       <${ThemeSwitch} />
     </header>
     <${Connection} />
     ${isLocked ? html`<${KeyPrompt} />` : html`<${View} address=${address} />`}
+    <${KeyDialog} />
   `;
 }
 
@@ -120,4 +125,5 @@ function skip(event) {
 }
 
 render(html`<${App} />`, document.getElementById("app"));
+followCatalog();
 follow();

@@ -14,7 +14,7 @@ const MIN_WAIT_MS = 500;
 const MAX_WAIT_MS = 5_000;
 
 /**
- * `link`: "connecting", "open", "away" (no answer) or "locked" (it wants a key, or another one).
+ * `link`: "connecting", "open", "away" (no answer) or "locked" (it needs a key, or another one).
  * `models`: null until the first document; then by namespace and name.
  * `samples`, `wakes`, `requests`: oldest first.
  */
@@ -35,10 +35,12 @@ export const keyOf = (model) => `${model.namespace}/${model.name}`;
 export async function follow() {
   let waitMs = MIN_WAIT_MS;
   for (;;) {
+    const { key } = access.get();
     try {
       await followOnce(() => (waitMs = MIN_WAIT_MS));
       lose();
     } catch (error) {
+      if (access.get().key !== key) continue; // it ended for that
       if (error instanceof ApiError && error.isRefusedKey) {
         await lock(error);
         continue;
@@ -160,11 +162,6 @@ async function lock(error) {
   feed.set({ link: "locked", refusal: key ? error.message : "", models: null, samples: [], wakes: [], requests: [] });
   await keyChange();
   feed.set({ link: "connecting", refusal: "" });
-}
-
-/** Ask for a key because of a refusal elsewhere: models may want one where the feed does not. */
-export function askForKey({ message }) {
-  feed.set({ link: "locked", refusal: access.get().key ? message : "" });
 }
 
 /** Wait for another key, at most `ms` milliseconds if they are given. */

@@ -5,6 +5,7 @@ import { onCodeClick } from "../browser/clipboard.js";
 import { CopyButton } from "../copy_button.js";
 import { formatCount, formatRate, formatSeconds } from "../format.js";
 import { Icon } from "../icons.js";
+import { askForKey } from "../key_prompt.js";
 import { Markdown } from "../markdown/view.js";
 import { useChanges } from "../store.js";
 import { ToolCalls } from "./tool_calls.js";
@@ -71,6 +72,7 @@ function Problem({ problem, isWhole }) {
   return html`<div class=${`chat-problem ${isWhole ? "" : "is-warning"}`} role="alert">
     <p><strong>${problem.what}</strong></p>
     <p>${problem.remedy} ${problem.isOfModel && html`<a href="#/models">Open Models</a>`}</p>
+    ${problem.isOfKey && html`<button type="button" class="chat-small is-primary" onClick=${() => askForKey()}>Enter API key</button>`}
     <p class="chat-where">${problem.where}</p>
   </div>`;
 }

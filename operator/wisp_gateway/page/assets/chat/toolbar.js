@@ -8,7 +8,7 @@ import { Icon } from "../icons.js";
 import { curlOf, pythonOf } from "../snippets.js";
 import { ModelPicker } from "./model_picker.js";
 
-export function Toolbar({ session, choices, onList, onParameters }) {
+export function Toolbar({ session, choices, locked, onList, onParameters }) {
   const { models, system, parameters } = session.conversation;
   const isCompared = models.length > 1;
   const choose = (column) => (id) => session.change({ models: models.map((old, at) => (at === column ? id : old)) });
@@ -35,6 +35,7 @@ export function Toolbar({ session, choices, onList, onParameters }) {
             label=${isCompared ? `Model ${column + 1}` : "Model"}
             value=${id}
             choices=${choices}
+            locked=${locked}
             onChange=${choose(column)}
           />`,
       )}

@@ -1,15 +1,16 @@
 // The Chat view: conversations with one model, or with two side by side.
-import { access, requestJson } from "../api.js";
+import { access } from "../api.js";
 import { loadStyles } from "../browser/styles.js";
 import { ChatSession } from "../conversation/session.js";
 import { openStore } from "../conversation/store.js";
-import { askForKey, feed, keyOf } from "../feed.js";
+import { feed, keyOf } from "../feed.js";
+import { KeyForm } from "../key_prompt.js";
+import { catalog, choicesOf } from "../models/catalog.js";
 import { useChanges, useStore } from "../store.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../vendor/preact.js";
 import { Composer } from "./composer.js";
 import { ConversationList } from "./conversation_list.js";
 import { Log } from "./log.js";
-import { choicesOf } from "./model_picker.js";
 import { Parameters } from "./parameters.js";
 import { Toolbar } from "./toolbar.js";
 import { Welcome } from "./welcome.js";
@@ -22,7 +23,7 @@ export default function ChatView({ params }) {
   useChanges(session);
   const [isListOpen, setListOpen] = useState(false);
   const [hasParameters, setParameters] = useState(false);
-  const { choices, problem } = useChoices(params.get("model"));
+  const { choices, locked, problem } = useChoices(params.get("model"));
   const { conversation } = session;
   const modelOf = useCallback((id) => choices.find((choice) => choice.id === id), [choices]);
   const isReady = conversation.models.every((id) => modelOf(id));
@@ -41,15 +42,12 @@ export default function ChatView({ params }) {
         <${Toolbar}
           session=${session}
           choices=${choices}
+          locked=${locked}
           onList=${() => setListOpen(!isListOpen)}
           onParameters=${() => setParameters(true)}
         />
         ${session.problem && html`<p class="chat-notice" role="status">${session.problem}</p>`}
-        ${
-          conversation.turns.length
-            ? html`<${Log} key=${conversation.id} session=${session} modelOf=${modelOf} />`
-            : html`<${Welcome} models=${conversation.models.map(modelOf)} problem=${problem} onSend=${send} />`
-        }
+        ${contentOf(conversation, { modelOf, problem, send })}
         <${Composer}
           id=${conversation.turns.length ? conversation.id : "new"}
           isRunning=${session.isRunning}
@@ -63,23 +61,23 @@ export default function ChatView({ params }) {
     </div>`;
 }
 
+function contentOf(conversation, { modelOf, problem, send }) {
+  if (conversation.turns.length) {
+    return html`<${Log} key=${conversation.id} session=${session} modelOf=${modelOf} />`;
+  }
+  if (problem?.isRefusedKey) {
+    const refusal = access.get().key ? problem.message : "";
+    return html`<div class="chat-welcome"><${KeyForm} id="chat-key" title="These models need an API key" refusal=${refusal} /></div>`;
+  }
+  return html`<${Welcome} models=${conversation.models.map(modelOf)} problem=${problem?.message} onSend=${send} />`;
+}
+
 /** Models to choose from; the first is chosen where nothing was, or the one that the address names. */
 function useChoices(wanted) {
   const models = useStore(feed, (state) => state.models);
-  const key = useStore(access, (state) => state.key);
-  const [{ cards, problem }, setCards] = useState({ cards: null, problem: "" });
-  const names = (models ?? []).map((model) => `${keyOf(model)} ${model.servedName}`).join(" ");
-  useEffect(() => {
-    requestJson("v1/models").then(
-      ({ data }) => setCards({ cards: data, problem: "" }),
-      (error) => {
-        if (error.isRefusedKey) askForKey(error);
-        setCards(({ cards }) => ({ cards, problem: error.message }));
-      },
-    );
-  }, [names, key]);
+  const { cards, locked, problem } = useStore(catalog);
+  const choices = useMemo(() => choicesOf(cards ?? [], models ?? []), [cards, models]);
   const taken = useRef(null); // the model of the address that was chosen already
-  const choices = useMemo(() => choicesOf(cards ?? [], models), [cards, models]);
   useEffect(() => {
     if (!cards?.length) return;
     const linked = choices.find((choice) => [choice.id, choice.namespace && keyOf(choice)].includes(wanted));
@@ -92,7 +90,7 @@ function useChoices(wanted) {
       session.change({ models: [cards[0].id, ...others] });
     }
   }, [cards, wanted]);
-  return { choices, problem };
+  return { choices, problem, locked: (models ?? []).filter((model) => locked.has(keyOf(model))) };
 }
 
 /** Call `onEscape` at Esc, unless a dialog or a field of its own takes it. */

@@ -19,6 +19,7 @@ export function problemOfError(error, { status = 0, model = "", requestId = "", 
     where: place.filter(Boolean).join(" · "),
     remedy: remedyOf(error, status, retryAfter),
     isOfModel: code === "model_failed" || code === "model_suspended",
+    isOfKey: status === 401 || status === 403,
   };
 }
 
@@ -31,6 +32,7 @@ export function problemOfConnection(hasBegun) {
       ? "The part that arrived is kept: continue it, or regenerate it."
       : "It may be restarting. Try again in a moment; your message is kept.",
     isOfModel: false,
+    isOfKey: false,
   };
 }
 

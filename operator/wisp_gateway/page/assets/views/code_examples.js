@@ -19,9 +19,9 @@ function addressOf(model) {
   return new URL(`${model.namespace}/${model.name}/v1`, location.href.split("#")[0]).href;
 }
 
-export function CodeExamples({ model }) {
+export function CodeExamples({ model, isLocked }) {
   const [kind, setKind] = useState("curl");
-  const hasKey = useStore(access, ({ key }) => key !== "");
+  const hasKey = useStore(access, ({ key }) => key !== "") || isLocked;
   const text = textOf(kind, model, hasKey);
   return html`<details class="snippets">
     <summary>Use it from code</summary>

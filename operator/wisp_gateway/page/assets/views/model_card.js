@@ -5,6 +5,8 @@ import { secondsSince, useTick } from "../clock.js";
 import { feed, keyOf } from "../feed.js";
 import { formatBytes, formatCount, formatRate, formatSeconds, NONE } from "../format.js";
 import { Icon } from "../icons.js";
+import { askForKey } from "../key_prompt.js";
+import { catalog } from "../models/catalog.js";
 import { stateOf, titled } from "../models/states.js";
 import { useStore } from "../store.js";
 import { html, useState } from "../vendor/preact.js";
@@ -19,6 +21,7 @@ const IDLE_TICK_MS = 5_000;
 export function ModelCard({ model }) {
   const title = `model-${model.namespace}-${model.name}`;
   const { word, style } = stateOf(model.state);
+  const isLocked = useStore(catalog, ({ locked }) => locked.has(keyOf(model)));
   return html`<article class="card model" aria-labelledby=${title}>
     <header class="model-head">
       <div class="model-name">
@@ -30,8 +33,8 @@ export function ModelCard({ model }) {
     <${Situation} model=${model} />
     <${Facts} model=${model} />
     ${model.ledger?.length > 0 && html`<${Ledger} rows=${model.ledger} gpu=${model.gpu} isHeld=${isUp(model)} />`}
-    <${Actions} model=${model} />
-    <${CodeExamples} model=${model} />
+    <${Actions} model=${model} isLocked=${isLocked} />
+    <${CodeExamples} model=${model} isLocked=${isLocked} />
   </article>`;
 }
 
@@ -121,7 +124,7 @@ function hardwareOf({ gpu, gpus }) {
 }
 
 /** Buttons; a refusal of the gateway is shown as it says it. */
-function Actions({ model }) {
+function Actions({ model, isLocked }) {
   const [problem, setProblem] = useState("");
   const [isSending, setSending] = useState(false);
   const send = async (action) => {
@@ -143,7 +146,12 @@ function Actions({ model }) {
     html`<button type="button" class="button primary" disabled=${isSending} onClick=${() => send("wake")}>
       <${Icon} name="power" />Wake<span class="visually-hidden"> ${model.name}</span>
     </button>`}
+    ${isLocked &&
+    html`<button type="button" class="button" onClick=${() => askForKey(model)}>
+      <${Icon} name="key" />Enter API key<span class="visually-hidden"> for ${model.name}</span>
+    </button>`}
     ${isUsable &&
+    !isLocked &&
     html`<a class="button" href=${`#/chat?model=${encodeURIComponent(keyOf(model))}`}>
       <${Icon} name="chat" />Chat<span class="visually-hidden"> with ${model.name}</span>
     </a>`}

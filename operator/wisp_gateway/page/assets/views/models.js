@@ -3,7 +3,6 @@
 import { CopyButton } from "../copy_button.js";
 import { feed, keyOf } from "../feed.js";
 import { Icon } from "../icons.js";
-import { ForgetKey } from "../key_prompt.js";
 import { STATES } from "../models/states.js";
 import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
@@ -14,7 +13,6 @@ export default function ModelsView() {
   return html`<div class="view-head">
       <h1>Models</h1>
       <p class="muted" role="status">${models?.length ? summaryOf(models) : ""}</p>
-      <${ForgetKey} />
     </div>
     ${contentOf(models)}`;
 }
