@@ -242,7 +242,7 @@ class App:
 
 
 def _prompt(client: Client, body: request_body.RequestBody, account: str) -> Prompt | None:
-    """Return what decides the pod of a request; None: it has no prompt."""
+    """Return the prompt by which a request is routed; None: it has none."""
     text = prompt_text.prompt_text(body)
     if text is None:
         return None

@@ -123,7 +123,7 @@ class Client:
                 await asyncio.sleep(0)
 
     def charge_model(self) -> None:
-        """Charge what is held to the model instead of the client.
+        """Charge the held bytes to the model instead of the client.
 
         Raises:
             TooMuchHeld: too many bytes are held for this model.

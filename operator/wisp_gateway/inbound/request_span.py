@@ -20,7 +20,7 @@ def begin(tracer: Tracer, client: Client) -> None:
 
 
 def end(client: Client) -> None:
-    """End the span of a request, with what became of it; a status of 500 or more is an error."""
+    """End the span of a request, with its outcome; a status of 500 or more is an error."""
     span, received_s = client.span, client.received_s
     if span is None:
         return

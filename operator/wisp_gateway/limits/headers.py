@@ -1,4 +1,4 @@
-"""Headers with what is left of a key's limits, as OpenAI's and Anthropic's servers write them. Pure."""
+"""Headers with the rest of a key's limits, as OpenAI's and Anthropic's servers write them. Pure."""
 
 from __future__ import annotations
 

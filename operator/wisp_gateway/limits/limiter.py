@@ -108,7 +108,7 @@ class Limiter:
         return Admission(use, limits, tokens, self.clock)
 
     def quotas(self, name: str, limits: KeyLimits) -> dict[str, Quota]:
-        """Return what is left of each limit that the key has, by ``requests`` and ``tokens``."""
+        """Return the rest of each limit that the key has, by ``requests`` and ``tokens``."""
         use, now_s = self._uses.get(name) or KeyUse(), self.clock()
         buckets = {
             "requests": (use.requests, limits.requests_per_minute),

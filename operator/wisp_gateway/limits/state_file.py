@@ -43,7 +43,7 @@ class StateFile:
         self._has_warned = False
 
     def read(self) -> None:
-        """Restore what is in the file; without a file, or with one that no gateway wrote, nothing."""
+        """Restore the use in the file; without a file, or with one that no gateway wrote, none."""
         try:
             if self._path.stat().st_size > MAX_FILE_BYTES:
                 raise ValueError("it is too large")

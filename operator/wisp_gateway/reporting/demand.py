@@ -92,28 +92,26 @@ class DemandReporter:
             self._replicas[address] = OperatorReplica(self, address)
 
     async def post(self, address: str) -> str:
-        """Post once; return the failure, empty on success."""
-        body = json.dumps(report(self._name, self._registry)).encode()
+        """Post demand once to one replica; return the failure, empty on success."""
+        return await self._send(self._path, address, report(self._name, self._registry))
+
+    async def stop(self, state: ModelState) -> str:
+        """Ask ``wisp up`` to stop a model's pods until a request comes; return the failure."""
+        address = next(iter(self.addresses), None)
+        if address is None:
+            return f"{self._host} has no address"
+        return await self._send(STOP_PATH, address, {"model": state.model.key, "arrivals": state.arrivals})
+
+    async def _send(self, path: str, address: str, document: object) -> str:
+        """Post a document to one replica; return the failure, empty on success."""
+        body = json.dumps(document).encode()
         headers, own = [(b"content-type", b"application/json")], self._tokens.for_demand(self._name)
-        head = request_head("POST", self._path, address, headers, body_bytes=len(body), own=own)
+        head = request_head("POST", path, address, headers, body_bytes=len(body), own=own)
         try:
             status = await self._pool.call(address, head, body, timeout_s=TIMEOUT_S)
         except EndpointLost as error:
             return str(error)
         return "" if status < 300 else f"{address} answered {status}"
-
-    async def stop(self, state: ModelState) -> str:
-        """Ask ``wisp up`` to stop a model's pods until a request comes; return the failure."""
-        body = json.dumps({"model": state.model.key, "arrivals": state.arrivals}).encode()
-        headers, own = [(b"content-type", b"application/json")], self._tokens.for_demand(self._name)
-        for address in self.addresses:
-            head = request_head("POST", STOP_PATH, address, headers, body_bytes=len(body), own=own)
-            try:
-                status = await self._pool.call(address, head, body, timeout_s=TIMEOUT_S)
-            except EndpointLost as error:
-                return str(error)
-            return "" if status < 300 else f"{address} answered {status}"
-        return f"{self._host} has no address"
 
     def _log_transitions(self) -> None:
         """Log once when no replica takes demand any more, and once when one does again."""

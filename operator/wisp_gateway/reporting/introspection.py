@@ -39,7 +39,7 @@ def model_card(registry: ModelRegistry, state: ModelState, *, is_anthropic: bool
 
 
 def model_state(state: ModelState, base_url: str) -> dict[str, Any]:
-    """Return what the gateway itself knows of a model, for ``/state`` (docs/contracts.md)."""
+    """Return the gateway's own part of a model's ``/state`` (docs/contracts.md)."""
     model = state.model
     return {
         "namespace": model.namespace,

@@ -35,7 +35,7 @@ class ModelState:
         self.arrivals = 0
         self.tokens = 0
         self.last_active_s: float | None = None
-        self.observed_phase: tuple[str, float | None] | None = None  # of a starting pod, and its progress
+        self.observed_phase: tuple[str, float | None] | None = None  # a starting pod's, and its progress
         self.last_cold_start_s: float | None = None
         self.wake_trace = ""  # ``traceparent`` of the last wake's first request that is sampled
         self.last_wake: tuple[float, float] | None = None  # its beginning and its end, by the clock

@@ -14,14 +14,14 @@ from wisp_gateway.inbound.usage import Usage
 ASK: tuple[bytes, bytes] = (b"x-wisp-usage", b"1")
 HEADER = ASK[0]
 COMMENT = b": wisp-usage "
-# More is no answer's: the numbers go into limits and rates.
+# Bounds of a report's numbers, which go into limits and rates: no answer has more.
 MAX_TOKENS = 10**9 - 1
 MAX_SECONDS = 1e6
 _FINISH = re.compile(r"[a-z_]{1,32}")
 
 
 def parse(text: bytes, held_s: float) -> Usage | None:
-    """Parse a pod's report; None if it is none, or not believable.
+    """Parse a pod's report; None if it is malformed, or out of bounds.
 
     Args:
         held_s: time that the request spent in the gateway before the pod got it.

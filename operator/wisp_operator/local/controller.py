@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 1.0
 FIT_WAIT_S = 3.0  # a slower hub's report is used when it comes
 ASKED_S = 2.0  # time since its last request for which a model counts as asked for
-REPORTED_S = 3.0  # by then a gateway has reported again
+REPORTED_S = 3.0  # time in which a gateway reports demand again
 
 CheckFit = Callable[[InferenceModel], Awaitable[FitResult]]
 Publish = Callable[[Sequence[dict[str, Any]]], None]

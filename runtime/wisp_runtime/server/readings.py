@@ -1,4 +1,4 @@
-"""Readers of what the engine reports, for metrics; a rate over the last seconds."""
+"""Readers of the engine's reports, for metrics; a rate over the last seconds."""
 
 from __future__ import annotations
 

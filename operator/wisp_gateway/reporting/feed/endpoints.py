@@ -13,7 +13,7 @@ from wisp_gateway.inbound.client import Client
 from wisp_gateway.inbound.cross_origin import AllowedOrigins
 from wisp_gateway.reporting.feed.control import Control, check_origin
 from wisp_gateway.reporting.feed.feed import Feed
-from wisp_gateway.reporting.feed.subscribers import Subscriber, VisibleModels, event
+from wisp_gateway.reporting.feed.subscribers import Subscriber, VisibleModels, event, may_read
 from wisp_gateway.routing.registry import ModelRegistry
 
 COMMENT_S = 15.0
@@ -72,7 +72,7 @@ class FeedEndpoints:
         origin, host = client.header(b"origin"), client.header(b"host")
         check_origin(origin, host, is_allowed=len(self._origins.headers(origin)) > 1)
         state = next((state for state in self._registry.states() if state.model.key == key), None)
-        if state is None or (visible is not None and key not in visible):
+        if state is None or not may_read(visible, key):
             raise ModelNotFound(
                 f"Model {key[:200]!r} does not exist, or not for this key. GET /state lists them."
             )

@@ -22,7 +22,13 @@ from wisp_gateway.reporting.feed.documents import (
 )
 from wisp_gateway.reporting.feed.pod_reader import Fetch, PodReader, phases_of
 from wisp_gateway.reporting.feed.samples import Samples
-from wisp_gateway.reporting.feed.subscribers import Subscriber, Subscribers, VisibleModels
+from wisp_gateway.reporting.feed.subscribers import (
+    Subscriber,
+    Subscribers,
+    VisibleModels,
+    may_read,
+    visible_part,
+)
 from wisp_gateway.reporting.feed.wakes import WakeLog
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
@@ -106,7 +112,7 @@ class Feed:
 
     def state(self, visible: VisibleModels) -> Document:
         """Return the document of ``/state``."""
-        states = [state for state in self._registry.states() if visible is None or state.model.key in visible]
+        states = [state for state in self._registry.states() if may_read(visible, state.model.key)]
         return {
             "gateway": self._config.name,
             "status": "stopping" if self._is_stopping else "ready",
@@ -115,19 +121,13 @@ class Feed:
 
     def history(self, visible: VisibleModels) -> Document:
         """Return the document of ``/state/history``."""
-        samples = self._samples.rows()
-        if visible is not None:
-            samples = [
-                sample | {"models": {key: row for key, row in sample["models"].items() if key in visible}}
-                for sample in samples
-            ]
         return {
-            "samples": samples,
-            "wakes": [row for row in self._wakes.rows() if visible is None or row["key"] in visible],
+            "samples": [visible_part(sample, visible) for sample in self._samples.rows()],
+            "wakes": [row for row in self._wakes.rows() if may_read(visible, row["key"])],
             "requests": [
                 row if visible is None else without_sender(row)
                 for row in self._requests
-                if visible is None or row["key"] in visible
+                if may_read(visible, row["key"])
             ],
         }
 
@@ -154,7 +154,7 @@ class Feed:
         self._add_wakes([wake] if wake is not None else [])
 
     def poll(self) -> None:
-        """Read pods that are due, and send what changed."""
+        """Read pods that are due, and send the documents that changed."""
         states, self._polled_s = self._registry.states(), self._clock()
         self._pods.read_due(states)
         self._add_wakes(self._wakes.observe(states, self._polled_s, self._wall()))

@@ -62,7 +62,7 @@ class PodDetails:
 
 
 def parse(text: bytes) -> PodDetails | None:
-    """Parse a pod's ``/state``; None if it is none, or not believable."""
+    """Parse a pod's ``/state``; None if it is malformed, or out of bounds."""
     try:
         document = json.loads(text)
         ledger, load = document.get("ledger"), document.get("load") or {}

@@ -76,24 +76,24 @@ class PodReader:
                 self._begin(state, pod)
 
     def of_pod(self, pod: Pod) -> Reading | None:
-        """Return what was read of a pod at its present address."""
+        """Return the reading of a pod at its present address."""
         reading = self._readings.get(pod)
         return reading if reading is not None and reading.address == pod.endpoint.address else None
 
     def of_ready(self, state: ModelState) -> list[Reading]:
-        """Return what was read of a model's ready pods."""
+        """Return the readings of a model's ready pods."""
         readings = [self.of_pod(pod) for pod in state.pods.values() if pod.is_ready]
         return [reading for reading in readings if reading is not None and reading.details is not None]
 
     def of_starting(self, state: ModelState) -> Reading | None:
-        """Return what was read of the foremost starting pod."""
+        """Return the reading of the starting pod with most phases."""
         starting = [pod for pod in state.pods.values() if not pod.is_ready and not pod.endpoint.draining]
         known = [self.of_pod(pod) for pod in starting]
         readings = [reading for reading in known if reading is not None and reading.details is not None]
         return max(readings, key=lambda reading: len(phases_of(reading)), default=None)
 
     def last_of(self, state: ModelState) -> PodDetails | None:
-        """Return what was read last of any of a model's pods that had loaded it."""
+        """Return the last details of a pod that had loaded the model."""
         return self._last.get(state)
 
     def close(self) -> None:

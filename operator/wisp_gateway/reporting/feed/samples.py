@@ -77,7 +77,7 @@ class Samples:
 
 
 def average(samples: list[Sample]) -> Sample:
-    """Return the mean of load and rates; of what pods report, the last that is known."""
+    """Return the mean of load and rates, and the last known values of those that pods report."""
     keys = dict.fromkeys(key for sample in samples for key in sample["models"])
     models = {}
     for key in keys:

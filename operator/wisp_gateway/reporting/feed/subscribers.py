@@ -11,12 +11,22 @@ from wisp_gateway.inbound import sse
 from wisp_gateway.reporting.feed.errors import TooManySubscribers
 
 MAX_SUBSCRIBERS = 64
-MAX_SUBSCRIBERS_EACH = 32  # of one key, or of one host without keys
+MAX_SUBSCRIBERS_EACH = 32  # with one key, or from one host without keys
 MAX_BEHIND = 64
 RETRY_S = 30
 
 VisibleModels = frozenset[str] | None
 """Keys of the models that a subscriber may read about; None: all."""
+
+
+def may_read(visible: VisibleModels, key: str) -> bool:
+    """Return whether the model ``key`` is among those that are visible."""
+    return visible is None or key in visible
+
+
+def visible_part(sample: dict[str, Any], visible: VisibleModels) -> dict[str, Any]:
+    """Return a sample with the visible models alone."""
+    return sample | {"models": {key: row for key, row in sample["models"].items() if may_read(visible, key)}}
 
 
 def event(kind: str, data: Any) -> bytes:
@@ -106,9 +116,9 @@ class Subscribers:
     def add_sample(self, sample: dict[str, Any]) -> None:
         """Add a sample; each subscriber gets its models' part."""
         for visible in {subscriber.visible for subscriber in self._subscribers}:
-            models = {key: row for key, row in sample["models"].items() if visible is None or key in visible}
-            if models:
-                self._send(visible, event("sample", sample | {"models": models}))
+            part = visible_part(sample, visible)
+            if part["models"]:
+                self._send(visible, event("sample", part))
 
     def flush(self) -> None:
         """Send what was added, as one chunk a subscriber."""

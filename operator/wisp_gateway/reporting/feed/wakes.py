@@ -1,4 +1,4 @@
-"""The last wakes: when each began, its phases, and how it ended. Observed each second; without a clock."""
+"""Log of the last wakes: begin, phases and outcome of each. Observed each second; has no clock of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTCOMES = ("ready", "failed", "abandoned")
 """Ends of a wake; one that runs has ``running`` in their place."""
 MAX_WAKES = 20
 MAX_OPEN = 200
-READ_S = 5.0  # after its end, for the phases of the pod
+READ_S = 5.0  # time after a wake's end in which the phases of its pod are read
 
 
 @dataclass
@@ -73,7 +73,7 @@ class WakeLog:
         return [wake.row() for wake in wakes[-MAX_WAKES:]]
 
     def observe(self, states: Iterable[ModelState], now_s: float, now: float) -> list[dict[str, Any]]:
-        """Record what began, went on and ended; return the rows that changed.
+        """Record wakes that began, went on or ended; return the rows that changed.
 
         Args:
             now_s: time by the states' clock.

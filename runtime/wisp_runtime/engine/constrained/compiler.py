@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_LEXERS = 64  # of all grammars together, but for those of answers that are being written
+MAX_LEXERS = 64  # lexers of all grammars, besides those of answers being generated
 COMPILED_AT_A_TIME = 2  # a grammar that takes long does not hold up the others
 ANSWERS_A_LEXER = 4
-QUICK_S = 0.02  # to compile a grammar; one that takes longer has one lexer
+QUICK_S = 0.02  # compile time above which a grammar has one lexer alone
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from starlette.types import Message, Scope
 from wisp_http import request_ids
 
 HEADER = request_ids.HEADER
-_KEY = "wisp_request_id"  # of the scope
+_KEY = "wisp_request_id"  # of the id, in the ASGI scope
 
 
 def id_of(scope: Scope) -> str:
