@@ -14,6 +14,9 @@ def test_a_lease_that_is_deleted_makes_no_second_leader(server, start_operator, 
         if time.monotonic() - deleted_at > 2.3:  # another moment between two renewals each time
             server.kubectl("delete", "lease", "wisp-operator", "-n", namespace, check=False)
             deleted_at = time.monotonic()
-        leaders.append(sum(replica.leads() for replica in replicas))
+        leading = [replica for replica in replicas if replica.leads()]
+        if len(leading) > 1:  # asked one after the other: the first may have handed over meanwhile
+            leading = [leading[-1], *(replica for replica in leading[:-1] if replica.leads())]
+        leaders.append(len(leading))
     assert max(leaders) == 1
     assert leaders.count(1) > len(leaders) / 3  # and none for no longer than a Lease lasts

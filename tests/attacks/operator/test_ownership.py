@@ -71,18 +71,20 @@ def test_objects_of_the_same_name_stay_as_they_are_and_outlive_the_model(server,
     before = contents(server, namespace)
     taker = model("redis", replicas=1, model={"uri": "hf://acme/none"}, cache={"type": "PVC"})
     server.apply(taker, model("neighbour"), namespace=namespace)
-    until(is_settled(server, "redis", namespace))
-    assert server.condition("redis", "Ready", namespace)["reason"] == "NameTaken"
+    until(lambda: server.condition("redis", "Ready", namespace).get("reason") == "NameTaken")
     message = server.condition("redis", "Ready", namespace)["message"]
     assert "redis" in message
     assert server.condition("redis", "Degraded", namespace)["status"] == "True"
     assert server.status("redis", namespace)["state"] == "Failed"
     assert contents(server, namespace) == before
     until(lambda: server.condition("neighbour", "Ready", namespace).get("reason") == "ScaledToZero")
-    events = server.get("events.events.k8s.io", namespace=namespace)
-    assert [event["reason"] for event in events if event["regarding"]["name"] == "redis"].count(
-        "NameTaken"
-    ) == 1
+
+    def events():
+        found = server.get("events.events.k8s.io", namespace=namespace)
+        return [event["reason"] for event in found if event["regarding"]["name"] == "redis"]
+
+    until(lambda: "NameTaken" in events())
+    assert events().count("NameTaken") == 1
     server.kubectl("delete", "imodel", "redis", "-n", namespace, "--timeout=20s")
     server.apply(model("after"), namespace=namespace)  # the collector has seen the deletion by then
     until(is_settled(server, "after", namespace))
@@ -117,7 +119,7 @@ def test_the_other_children_are_made_and_the_name_is_taken_once_it_is_free(serve
     # A pod that nobody could reach is not started.
     assert server.get("deployment", "redis", namespace)["spec"]["replicas"] == 0
     server.kubectl("delete", "service", "redis", "-n", namespace)
-    until(lambda: server.condition("redis", "Ready", namespace).get("reason") != "NameTaken", 30)
+    until(lambda: server.condition("redis", "Ready", namespace).get("reason") != "NameTaken")
     until(lambda: server.get("deployment", "redis", namespace)["spec"]["replicas"] == 1)
 
 
@@ -147,7 +149,7 @@ def test_a_model_made_anew_gets_its_children_back(server, operator, namespace):
         ]
         return all(child and child["metadata"]["ownerReferences"][0]["uid"] == new for child in children)
 
-    until(is_whole_again, 40)
+    until(is_whole_again)
 
 
 def test_an_object_that_appears_between_looking_and_writing_stays_as_it_is(server, namespace, monkeypatch):

@@ -42,7 +42,7 @@ def gateway(server):
 
 def owners(url):
     """The owner of each id in ``/v1/models``; None before the gateway answers."""
-    with suppress(OSError), urllib.request.urlopen(f"{url}/v1/models", timeout=5) as answer:
+    with suppress(OSError), urllib.request.urlopen(f"{url}/v1/models", timeout=30) as answer:
         return {card["id"]: card["owned_by"] for card in json.loads(answer.read())["data"]}
 
 

@@ -81,7 +81,7 @@ class ApiServer:
         self._spawn("kube-controller-manager", *controllers)
         crd = ROOT / "crds/inferencemodels.yaml"
         self.kubectl("apply", "--server-side", "-f", str(crd))
-        self.kubectl("wait", "--for=condition=Established", "crd/inferencemodels.wisp.dev", "--timeout=30s")
+        until(lambda: self._is_established("inferencemodels.wisp.dev"))
         probe = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "probe"}}
         self.apply(probe)
         self.kubectl("delete", "namespace", "probe", "--timeout=60s")  # the controllers work
@@ -161,6 +161,11 @@ class ApiServer:
         config = {"apiVersion": "v1", "kind": "Config", "current-context": "c"}
         config |= {"clusters": [cluster], "contexts": [context], "users": [user]}
         self.kubeconfig.write_text(json.dumps(config))
+
+    def _is_established(self, crd):
+        """Whether the kind is served; `kubectl wait` fails on a CRD that has no conditions yet."""
+        conditions = self.get("crd", crd).get("status", {}).get("conditions") or ()
+        return any((c["type"], c["status"]) == ("Established", "True") for c in conditions)
 
     def _is_ready(self):
         for name, process in self._processes.items():
