@@ -18,10 +18,13 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 import counts
 import dump
 from counts import record  # noqa: F401
-from kube import FAKE_IMAGE, NODE_RUN, OperatorProcess, kubectl, until
+from kube import FAKE_IMAGE, NODE_RUN, is_established, kubectl, until
+from namespaces import remove_namespace
+from operator_process import KeptOperator, OperatorProcess
 from release import clients, release  # noqa: F401
 
 ROOT = Path(__file__).resolve().parents[2]
+KEPT = KeptOperator()
 SOCKET = NODE_RUN / "containerd.sock"
 
 
@@ -57,7 +60,7 @@ def pytest_terminal_summary(terminalreporter):
 @pytest.fixture(scope="session", autouse=True)
 def crd():
     kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds/inferencemodels.yaml"))
-    kubectl("wait", "--for=condition=Established", "crd/inferencemodels.wisp.dev", "--timeout=20s")
+    until(lambda: is_established("inferencemodels.wisp.dev"))
 
 
 @pytest.fixture(scope="session")
@@ -79,8 +82,9 @@ def fake_image(tmp_path_factory):
 
 @contextmanager
 def fresh_namespace(name):
-    kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=60s")
-    kubectl("create", "namespace", name)
+    if kubectl("create", "namespace", name, check=False).returncode:
+        remove_namespace(name)  # that of the test's first run
+        kubectl("create", "namespace", name)
     try:
         yield name
     finally:
@@ -108,8 +112,21 @@ def name_of(request):
     return f"{name.replace('_', '-')[:45].strip('-')}-{row}"
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item, nextitem):
+    """End the kept operator after the last test of a folder: it serves every namespace."""
+    if nextitem is None or nextitem.path.parent != item.path.parent:
+        KEPT.end()
+
+
 @pytest.fixture
-def start_operator(fake_image, tmp_path, namespace):
+def no_kept_operator(fake_image):
+    """No operator but those that the test starts, which run the fake runtime."""
+    KEPT.end()
+
+
+@pytest.fixture
+def start_operator(no_kept_operator, tmp_path, namespace):
     """Start replicas of the operator; all are ended afterwards, and their logs shown if the test failed."""
     started = []
 
@@ -127,9 +144,18 @@ def start_operator(fake_image, tmp_path, namespace):
         print(f"--- log of {operator_process.identity}\n{operator_process.log.read_text()[-6000:]}")
 
 
+@pytest.fixture(scope="session")
+def kept_operator(fake_image, tmp_path_factory):
+    """Gives the operator that tests share, started anew where one of them ended it."""
+    with fresh_namespace(KEPT.namespace):
+        yield lambda *flags: KEPT.get(tmp_path_factory.mktemp("operator"), *flags)
+        KEPT.end()
+
+
 @pytest.fixture
-def operator(start_operator):
-    """One replica that leads."""
-    operator_process = start_operator()
-    until(operator_process.leads)
-    return operator_process
+def operator(kept_operator):
+    """One replica that leads; it has served earlier tests."""
+    operator_process = kept_operator()
+    shown = operator_process.log.stat().st_size
+    yield operator_process
+    print(f"--- log of the operator\n{operator_process.log.read_text()[shown:][-6000:]}")

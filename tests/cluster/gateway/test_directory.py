@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from kube import apply, fake, kubectl, model, until
+from machine_pace import pace
 
 ACCOUNT = "wisp-gateway"
 RULES = [
@@ -202,18 +203,19 @@ def test_a_change_reaches_the_gateway_within_moments(start_gateway, pods, namesp
     gateway = start_gateway("--namespace", namespace)
     until(lambda: gateway.is_ready() and gateway.endpoints() == {"pod-a": True})
     took = []
-    for wanted in (False, True) * 3:
-        apply(endpoint_slice(pods[0], **(READY if wanted else LEAVING)), namespace=namespace)
-        began = time.monotonic()  # kubectl has returned: the server had it a moment earlier
-        until(lambda wanted=wanted: gateway.endpoints() == {"pod-a": wanted}, every=0.005)
-        took.append(time.monotonic() - began)
+    with pace() as machine:
+        for wanted in (False, True) * 3:
+            apply(endpoint_slice(pods[0], **(READY if wanted else LEAVING)), namespace=namespace)
+            began = time.monotonic()  # kubectl has returned: the server had it a moment earlier
+            until(lambda wanted=wanted: gateway.endpoints() == {"pod-a": wanted}, every=0.005)
+            took.append(time.monotonic() - began)
     print("slice to gateway, ms after kubectl returned:", [round(1000 * seconds) for seconds in took])
-    assert max(took) < 2
+    assert max(took) < 2 * machine.stretch
 
 
 def test_no_request_is_lost_while_pods_come_and_go_behind_two_gateways(start_gateway, pods, namespace):
     apply(model("chat"), *(endpoint_slice(pod, **READY) for pod in pods), namespace=namespace)
-    gateways = [start_gateway("--namespace", namespace, "--shutdown-delay-s", "2") for _ in range(2)]
+    gateways = [start_gateway("--namespace", namespace, "--shutdown-delay-s", "5") for _ in range(2)]
     until(lambda: all(gateway.is_ready() and len(gateway.endpoints()) == 2 for gateway in gateways))
     is_over, answers = threading.Event(), []
 

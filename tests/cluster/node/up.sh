@@ -28,10 +28,15 @@ make_network() {
   inside sysctl -qw net.ipv4.ip_forward=1
 }
 
-# A cgroup of its own, so that the kubelet of another node does not take this one's pods for strays.
+# A cgroup of its own, so that the kubelet of another node does not take this one's pods for strays. It weighs as much
+# as four processes: with the weight of one, all pods together starve beside the node's own components.
 make_cgroups() {
   local root
-  for root in $(cgroup_roots); do mkdir -p "$root/$NS"; done
+  for root in $(cgroup_roots); do
+    mkdir -p "$root/$NS"
+    [ ! -e "$root/$NS/cpu.shares" ] || echo 4096 >"$root/$NS/cpu.shares"
+    [ ! -e "$root/$NS/cpu.weight" ] || echo 400 >"$root/$NS/cpu.weight"
+  done
   for root in cpus mems; do
     [ ! -e "/sys/fs/cgroup/cpuset/cpuset.$root" ] || cat "/sys/fs/cgroup/cpuset/cpuset.$root" >"/sys/fs/cgroup/cpuset/$NS/cpuset.$root"
   done

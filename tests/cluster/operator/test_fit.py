@@ -34,12 +34,16 @@ def small_gpus():
     kubectl("patch", "node", "node1", "--subresource=status", "--type=merge", "-p", json.dumps(patch))
 
 
+@pytest.fixture(scope="module")
+def endpoint():
+    with hub(large=LLAMA_8B, small=TINY) as address:
+        yield address
+
+
 @pytest.fixture
-def repositories(start_operator):
-    with hub(large=LLAMA_8B, small=TINY) as endpoint:
-        operator = start_operator("one", "--hub-endpoint", endpoint)
-        until(operator.leads)
-        yield operator
+def repositories(kept_operator, endpoint):
+    """An operator that asks the hub."""
+    return kept_operator("--hub-endpoint", endpoint)
 
 
 def test_a_model_that_cannot_fit_says_so_with_numbers_and_gets_no_pod(repositories, small_gpus, namespace):
@@ -90,5 +94,5 @@ def test_more_gpus_than_there_are_is_unschedulable_not_a_hang(repositories, smal
 
 def test_a_private_or_absent_repository_is_unknown_with_the_reason(repositories, small_gpus, namespace):
     apply(model("none", model={"uri": "hf://acme/none"}, gpu={"count": 1}), namespace=namespace)
-    until(lambda: condition("none", "Fits", namespace) == ("Unknown", "FitUnknown"))
-    assert "config.json" in message("none", "Fits", namespace)
+    until(lambda: "config.json" in message("none", "Fits", namespace))  # "is being checked" before
+    assert condition("none", "Fits", namespace) == ("Unknown", "FitUnknown")

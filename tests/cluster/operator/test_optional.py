@@ -1,7 +1,7 @@
 """Kinds that a cluster may or may not have: made where their CRDs are, and where the model asks."""
 
 import pytest
-from kube import apply, get, kubectl, model, status, until
+from kube import apply, get, is_established, kubectl, model, status, until
 
 GROUPS = {
     "podmonitors.monitoring.coreos.com": ("PodMonitor", "v1"),
@@ -30,12 +30,13 @@ def crd(name, kind, version):
 @pytest.fixture
 def optional_crds():
     apply(*(crd(name, *kind) for name, kind in GROUPS.items()))
-    kubectl("wait", "--for=condition=Established", *(f"crd/{name}" for name in GROUPS), "--timeout=20s")
+    until(lambda: all(map(is_established, GROUPS)))
     yield
-    kubectl("delete", "crd", *GROUPS, "--wait=false")
+    kubectl("delete", "crd", *GROUPS, "--timeout=120s")
 
 
-def test_a_pod_monitor_always_and_an_inference_pool_when_asked(optional_crds, operator, namespace):
+def test_a_pod_monitor_always_and_an_inference_pool_when_asked(optional_crds, start_operator, namespace):
+    until(start_operator().leads)  # it looks for these kinds as it starts
     asking = model("chat")
     asking["metadata"]["annotations"] = {"wisp.dev/endpoint-picker": "epp:9002"}
     apply(asking, model("plain"), namespace=namespace)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kube import OperatorProcess, apply, condition, fake, get, kubectl, model, status, until
+from kube import apply, condition, fake, get, kubectl, model, status, until
+from operator_process import OperatorProcess
 
 CHART = Path(__file__).resolve().parents[3] / "charts/wisp"
 TEMPLATES = ("serviceaccount", "clusterrole", "clusterrolebinding", "role", "rolebinding", "lease")
@@ -34,7 +35,7 @@ def account(shared_namespace, tmp_path_factory):
 
 
 def test_the_operator_does_all_its_work_with_the_charts_roles(
-    account, shared_namespace, namespace, fake_image, tmp_path, monkeypatch
+    account, shared_namespace, namespace, no_kept_operator, tmp_path, monkeypatch
 ):
     _, path, lease = account
     log = tmp_path / "operator.log"

@@ -4,7 +4,19 @@ import json
 import time
 
 import pytest
-from kube import apply, condition, fake, get, kubectl, model, status, until
+from kube import (
+    apply,
+    at_rest,
+    condition,
+    fake,
+    get,
+    has_state,
+    kubectl,
+    model,
+    moments,
+    status,
+    until,
+)
 
 CONDITIONS = {
     *("Accepted", "Fits", "ArtifactsReady", "Scheduled"),
@@ -35,10 +47,12 @@ def test_demand_wakes_a_model_and_its_start_is_reported_phase_by_phase(operator,
     apply(model("chat", runtime=fake(ready_after="2s")), namespace=namespace)
     until(lambda: status("chat", namespace).get("state") == "Asleep")
     assert operator.ask(f"{namespace}/chat") == 204
-    until(lambda: operator.ask(f"{namespace}/chat") and status("chat", namespace)["state"] == "Waking")
-    until(
-        lambda: operator.ask(f"{namespace}/chat") and status("chat", namespace)["state"] == "Ready", every=1
-    )
+    with moments("inferencemodels", namespace) as seen:
+        until(
+            lambda: operator.ask(f"{namespace}/chat") and status("chat", namespace)["state"] == "Ready",
+            every=1,
+        )
+    assert any(map(has_state("Waking"), seen))
     phases = until(lambda: status("chat", namespace)["coldStart"].get("phases"))
     assert set(phases) == {"schedule", "pull", "import", "weights", "kernels", "firstToken"}
     assert status("chat", namespace)["coldStart"]["lastSeconds"] >= 2
@@ -50,27 +64,34 @@ def test_demand_wakes_a_model_and_its_start_is_reported_phase_by_phase(operator,
 def test_an_idle_model_goes_back_to_zero_and_keeps_what_its_start_took(operator, namespace):
     apply(model("chat", scaling={"idleAfter": "3s"}), namespace=namespace)
     until(lambda: status("chat", namespace).get("state") == "Asleep")
-    operator.ask(f"{namespace}/chat")
-    until(lambda: status("chat", namespace)["state"] == "Ready")
+    with moments("inferencemodels", namespace) as seen:
+        assert operator.ask(f"{namespace}/chat") == 204
+        until(lambda: any(map(has_state("Ready"), seen)))
     until(lambda: status("chat", namespace)["state"] == "Asleep")
     until(lambda: not get("pods", namespace=namespace))
     until(lambda: status("chat", namespace)["replicas"] == 0)
     assert "weights" in status("chat", namespace)["coldStart"]["phases"]
-    reasons = [event["reason"] for event in get("events", namespace=namespace)]
-    assert {"Waking", "Serving", "ScaledToZero"} <= set(reasons)
+    reasons = {"Waking", "Serving", "ScaledToZero"}
+    until(lambda: reasons <= {event["reason"] for event in get("events", namespace=namespace)})
 
 
 def test_a_cluster_at_rest_is_left_alone(operator, namespace):
-    apply(*(model(f"chat-{i}") for i in range(3)), namespace=namespace)
-    until(lambda: all(status(f"chat-{i}", namespace).get("state") == "Asleep" for i in range(3)))
-    kubectl("annotate", "imodel", "chat-0", "-n", namespace, "note=seen")  # an event that means nothing
-    time.sleep(2)
-    before = versions(namespace)
-    kubectl("label", "nodes", "--all", "note=seen", "--overwrite")  # every model is reconciled again
-    time.sleep(3)
-    kubectl("label", "nodes", "--all", "note-")
-    time.sleep(3)
+    # Names of their own: who has a bare name changes while another test's namespace goes.
+    names = [f"resting-{i}" for i in range(3)]
+    apply(*map(model, names), namespace=namespace)
+    until(lambda: all(status(name, namespace).get("state") == "Asleep" for name in names))
+    kubectl("annotate", "imodel", names[0], "-n", namespace, "note=seen")  # an event that means nothing
+    before = at_rest(lambda: versions(namespace))
+    for change in ("note=seen", "note-"):
+        done = reconciles(operator)
+        kubectl("label", "nodes", "--all", change, "--overwrite")  # every model is reconciled again
+        until(lambda done=done: reconciles(operator) >= done + len(names))
+        time.sleep(1)
     assert versions(namespace) == before
+
+
+def reconciles(operator):
+    return sum(n for name, n in operator.metrics().items() if "reconciles_total" in name)
 
 
 def versions(namespace):

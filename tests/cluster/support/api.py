@@ -31,6 +31,10 @@ PATHS = {
 }
 
 
+# A server that restarts, or is too busy, may be away for so long.
+AWAY_S = 20.0
+
+
 @cache
 def server():
     """Address of the API server, the headers of a request, and its TLS context; None for kubectl's turn."""
@@ -63,19 +67,40 @@ def path_of(kind, name="", namespace="default"):
 
 
 def read(path, timeout=30):
-    """One object or list; raise AssertionError as kubectl's failure does."""
+    """One object or list, tried again while the server is away; raise AssertionError as kubectl does."""
+    deadline = time.monotonic() + AWAY_S
+    while True:
+        try:
+            with _open(path, timeout) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            is_over = error.code < 500 and error.code != 429
+            said, cause = f"{error.code} {error.read().decode()[:300]}", error
+        except (OSError, ValueError) as error:
+            is_over, said, cause = False, str(error), error
+        if is_over or time.monotonic() > deadline:
+            raise AssertionError(f"GET {path}: {said}") from cause
+        time.sleep(0.2)
+
+
+def refusal(kind, manifest, namespace="default"):
+    """What the API server says to kubectl about a new object of ``kind``; empty if it takes it."""
+    path, body = path_of(kind, namespace=namespace), json.dumps(manifest).encode()
+    if not path:
+        create = ["kubectl", "create", "-n", namespace, "-f", "-"]
+        return subprocess.run(create, input=body, capture_output=True, timeout=60).stderr.decode()
     try:
-        with _open(path, timeout) as answer:
-            return json.load(answer)
+        with _open(f"{path}?fieldValidation=Strict", 60, body):
+            return ""
     except urllib.error.HTTPError as error:
-        raise AssertionError(f"GET {path}: {error.code} {error.read().decode()[:300]}") from error
-    except (OSError, ValueError) as error:
-        raise AssertionError(f"GET {path}: {error}") from error
+        return json.load(error)["message"]
 
 
-def _open(path, timeout):
+def _open(path, timeout, body=None):
     address, headers, context = server()
-    request = urllib.request.Request(address + path, headers=headers)
+    if body is not None:
+        headers = {**headers, "Content-Type": "application/json"}
+    request = urllib.request.Request(address + path, body, headers)
     return urllib.request.urlopen(request, timeout=timeout, context=context)
 
 
@@ -89,7 +114,8 @@ class Watch:
         """``on_change(kind, object or None for a new beginning)`` is called after each change."""
         self.kind, self.objects, self.on_change = kind, {}, on_change
         self._path, self._is_over = path_of(kind, namespace=namespace), False
-        threading.Thread(target=self._run, daemon=True).start()
+        self._list = ["kubectl", "get", kind, "-n", namespace, "-o", "json"]
+        threading.Thread(target=self._run if self._path else self._poll, daemon=True).start()
 
     def end(self):
         """Stop at the next break or change."""
@@ -104,6 +130,17 @@ class Watch:
                     self._follow(lines)
             except (OSError, ValueError):
                 time.sleep(0.2)
+
+    def _poll(self):
+        """In place of a watch where kubectl must ask."""
+        self.on_change(self.kind, None)
+        while not self._is_over:
+            done = subprocess.run(self._list, capture_output=True, timeout=60)
+            found = json.loads(done.stdout)["items"] if done.returncode == 0 else []
+            self.objects = {thing["metadata"]["name"]: thing for thing in found}
+            for thing in found:
+                self.on_change(self.kind, thing)
+            time.sleep(0.1)
 
     def _follow(self, lines):
         for line in lines:

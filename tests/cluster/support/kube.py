@@ -1,29 +1,43 @@
-"""kubectl as Python functions, manifests of the tests, and the operator as a process."""
+"""kubectl as Python functions, waits, and manifests of the tests."""
 
 import json
 import os
 import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import api
 import yaml
 
-from wisp_operator.local.machine.ports import free_port
-
-# Flags that open what the tests' models ask for and an installation closes by itself.
-ALLOWED = ("--allow-file-below", "/", "--allow-env", "FAKE_*,TOKEN", "--allow-env-secrets")
 FAKE_IMAGE = "wisp.test/fake-runtime:1"
 # Exists if the cluster is tests/cluster/node.
 NODE_RUN = Path("/run", os.environ.get("WISP_NODE", "wisp-node"))
 
 
-def kubectl(*arguments, stdin=None, check=True):
+# Words of kubectl about a server or kubelet that is away, or too busy, for a moment.
+AWAY = (
+    *("connection refused", "connection reset", "connection lost", "unexpected EOF", "i/o timeout"),
+    *("handshake timeout", "etcdserver:", "(Timeout)", "(ServiceUnavailable)", "(TooManyRequests)"),
+    *("the object has been modified", "error dialing backend", "unable to upgrade connection"),
+)
+
+
+def patiently(command, stdin=b"", seconds=api.AWAY_S):
+    """Run a command of kubectl's, again for some seconds while what it asks is away; its result."""
+    deadline = time.monotonic() + seconds
+    while True:
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=240)
+        done.stdout, done.stderr = done.stdout.decode(), done.stderr.decode()
+        is_away = done.returncode != 0 and any(word in done.stderr for word in AWAY)
+        if not is_away or time.monotonic() > deadline:
+            return done
+        time.sleep(0.5)
+
+
+def kubectl(*arguments, stdin="", check=True):
     """Run kubectl; its standard output, or with check=False its whole result."""
-    done = subprocess.run(["kubectl", *arguments], input=stdin, text=True, capture_output=True, timeout=60)
+    done = patiently(["kubectl", *arguments], stdin.encode())
     if check and done.returncode != 0:
         raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr}")
     return done.stdout if check else done
@@ -36,6 +50,12 @@ def get(kind, name="", namespace="default"):
     else:
         found = json.loads(kubectl("get", kind, *([name] if name else []), "-n", namespace, "-o", "json"))
     return found if name else found["items"]
+
+
+def is_established(crd):
+    """Whether the API server serves a CRD's kind; `kubectl wait` fails on one that has no conditions yet."""
+    found = json.loads(kubectl("get", "crd", crd, "-o", "json")).get("status", {}).get("conditions")
+    return any((c["type"], c["status"]) == ("Established", "True") for c in found or ())
 
 
 def model(name, **spec):
@@ -60,18 +80,60 @@ def apply(*manifests, namespace="default", check=True):
     return kubectl("apply", "-n", namespace, "-f", "-", stdin=yaml.safe_dump_all(manifests), check=check)
 
 
-def until(claim, seconds=90.0, every=0.2):
+def until(claim, seconds=180.0, every=0.2):
     """Call ``claim`` until it returns something true, and return that.
 
-    By default for as long as a kubelet needs that read an object in vain: its tries are up to 30 s apart.
+    By default for longer than a kubelet needs that read an object in vain: its tries are up to 90 s apart.
+    A part of a status that is not there yet, and a process that does not listen yet, are no answer.
     """
     deadline = time.monotonic() + seconds
     while True:
-        found = claim()
+        try:
+            found = claim()
+        except (KeyError, IndexError, OSError) as error:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"not within {seconds:g} s: {claim.__name__}") from error
+            found = None
         if found or time.monotonic() > deadline:
             assert found, f"not within {seconds:g} s: {claim.__name__}: {found!r}"
             return found
         time.sleep(every)
+
+
+def at_rest(read, seconds=2.0):
+    """Wait until ``read()`` has returned the same for some seconds, and return that."""
+    since, last = time.monotonic(), read()
+
+    def rests():
+        nonlocal since, last
+        if (now := read()) != last:
+            since, last = time.monotonic(), now
+        return time.monotonic() - since >= seconds
+
+    until(rests)
+    return last
+
+
+@contextmanager
+def moments(kind, namespace):
+    """Gather objects of a kind as they are at any moment of the block, however short, by a watch."""
+    seen = []
+    watch = api.Watch(kind, namespace, lambda _, found: seen.append(found or {}))
+    try:
+        until(lambda: seen)  # it has begun
+        yield seen
+    finally:
+        watch.end()
+
+
+def is_going(thing):
+    """Whether an object is on its way out."""
+    return "deletionTimestamp" in thing.get("metadata", {})
+
+
+def has_state(*states):
+    """A check of an InferenceModel's state, for the objects of :func:`moments`."""
+    return lambda found: found.get("status", {}).get("state") in states
 
 
 def status(name, namespace="default"):
@@ -87,64 +149,3 @@ def condition(name, kind, namespace="default"):
 def message(name, kind, namespace="default"):
     found = status(name, namespace).get("conditions", [])
     return next((c["message"] for c in found if c["type"] == kind), "")
-
-
-class OperatorProcess:
-    """One replica of the operator as a process of this machine."""
-
-    def __init__(self, log, namespace, identity, *flags):
-        self.port = free_port()
-        self.log, self.identity = log, identity
-        command = [sys.executable, "-m", "wisp_operator.main", "--namespace", namespace]
-        command += ["--identity", identity, "--port", str(self.port), "--advertise", f"127.0.0.1:{self.port}"]
-        command += ["--runtime-image", FAKE_IMAGE, "--runtime-memory", "16Mi", "--runtime-cpu", "1m"]
-        command += ["--endpoint-grace-s", "1", *ALLOWED, *flags]
-        self.process = subprocess.Popen(command, stderr=log.open("ab"), stdout=subprocess.DEVNULL)
-
-    def read(self, path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
-            return answer.read().decode()
-
-    def metrics(self):
-        """Every sample by its name and labels."""
-        lines = [line for line in self.read("/metrics").splitlines() if line and line[0] != "#"]
-        return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
-
-    def writes(self):
-        """Requests so far that changed something."""
-        verbs = ("apply", "status", "event", "delete", "annotate")
-        return sum(n for name, n in self.metrics().items() if any(f'verb="{verb}"' in name for verb in verbs))
-
-    def leads(self):
-        try:
-            return self.metrics()["wisp_operator_is_leader"] == 1
-        except OSError:
-            return False
-
-    def ask(self, key, waiting=1, running=0, gateway="gateway-1"):
-        """Say as a gateway would that requests wait; the HTTP status."""
-        demand = {"waiting": waiting, "running": running, "arrivals": 1, "idleSeconds": 0.0}
-        body = json.dumps({"gateway": gateway, "models": {key: demand}}).encode()
-        headers = {"Content-Type": "application/json"}
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/demand", body, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=5) as answer:
-                return answer.status
-        except urllib.error.HTTPError as refusal:
-            return refusal.code
-
-    def rss_mib(self):
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(text.split("VmRSS:")[1].split()[0]) / 1024
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-
-    def stop(self):
-        self.process.terminate()
-        try:
-            return self.process.wait(15)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            raise

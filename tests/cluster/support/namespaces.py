@@ -1,12 +1,11 @@
 """Namespaces of the chart's tests, all under Pod Security "restricted", and the claims with weights."""
 
 import io
-import subprocess
 import tarfile
 import time
 
 import yaml
-from kube import NODE_RUN, get, kubectl, until
+from kube import NODE_RUN, get, kubectl, patiently, until
 
 LEVEL = "pod-security.kubernetes.io/enforce"
 CLAIM = "weights"
@@ -23,10 +22,18 @@ def make_namespace(name, level="restricted"):
     return name
 
 
-def remove_namespace(name):
-    kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
-    until(lambda: kubectl("get", "namespace", name, check=False).returncode != 0, seconds=120)
-    kubectl("delete", "persistentvolume", f"{name}-{CLAIM}", "--ignore-not-found")
+def remove_namespace(*names):
+    """Delete namespaces, all at once, and their volumes; wait until they are gone."""
+    kubectl("delete", "namespace", *names, "--ignore-not-found", "--wait=false")
+    for name in names:
+        until(lambda name=name: is_absent("namespace", name), seconds=240)
+    volumes = [f"{name}-{CLAIM}" for name in names]
+    kubectl("delete", "persistentvolume", *volumes, "--ignore-not-found")
+
+
+def is_absent(kind, name, namespace="default"):
+    """Whether the API server says that there is no such object."""
+    return not kubectl("get", kind, name, "-n", namespace, "--ignore-not-found", "-o", "name").strip()
 
 
 def operator_image():
@@ -74,7 +81,7 @@ def restricted_pod(name, command, *, volumes=(), mounts=(), labels=None, port=No
     }
 
 
-def run_pod(namespace, pod, seconds=60):
+def run_pod(namespace, pod, seconds=180):
     """Create ``pod`` and wait until it is ready."""
     kubectl("apply", "-n", namespace, "-f", "-", stdin=yaml.safe_dump(pod))
     kubectl(
@@ -88,12 +95,12 @@ def run_pod(namespace, pod, seconds=60):
 
 
 def execute(namespace, pod, *command, stdin=b"", check=True):
-    """Run a command in a pod; return its output as text."""
+    """Run a command in a pod; return its output as text. With check=False the pod may have ended."""
     into = ["kubectl", "exec", "-i", "-n", namespace, pod, "--", *command]
-    done = subprocess.run(into, input=stdin, capture_output=True, timeout=180)
+    done = patiently(into, stdin) if check else patiently(into, stdin, seconds=0)
     if check and done.returncode != 0:
-        raise AssertionError(f"{' '.join(command)[:200]} in {namespace}/{pod}: {done.stderr.decode()}")
-    return done.stdout.decode()
+        raise AssertionError(f"{' '.join(command)[:200]} in {namespace}/{pod}: {done.stderr}")
+    return done.stdout
 
 
 def put_weights(namespace, **folders):

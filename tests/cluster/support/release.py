@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kube import get, kubectl, until
+from kube import get, is_going, kubectl, until
 from namespaces import execute, make_namespace, remove_namespace, restricted_pod, run_pod
 
 HERE = Path(__file__).parents[1]
@@ -61,7 +61,7 @@ class Release:
 
 
 def helm(*arguments, check=True):
-    done = subprocess.run(["helm", *arguments], text=True, capture_output=True, timeout=240)
+    done = subprocess.run(["helm", *arguments], text=True, capture_output=True, timeout=280)
     if check and done.returncode != 0:
         raise AssertionError(f"helm {' '.join(arguments)}: {done.stderr}")
     return done.stdout + done.stderr
@@ -71,29 +71,35 @@ def install(*flags):
     """Install or upgrade, wait until operator and gateway are available; return Helm's output."""
     values = [str(HERE / "values.yaml"), *os.environ.get("WISP_VALUES", "").split()]
     given = [part for file in values for part in ("--values", file)]
-    where = ["--namespace", SYSTEM, "--wait", "--timeout", "120s"]
+    where = ["--namespace", SYSTEM, "--wait", "--timeout", "240s"]
     return helm("upgrade", "--install", NAME, str(CHART), *given, *where, *flags)
+
+
+def all_pods_of(component, namespace=SYSTEM):
+    """Pods of the operator or the gateway, also those on their way out."""
+    label = f"wisp-{component}"
+    found = get("pods", namespace=namespace)
+    return [pod for pod in found if pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == label]
 
 
 def pods_of(component):
     """Pods of the operator or the gateway that are not on their way out."""
-    found = json.loads(
-        kubectl("get", "pods", "-n", SYSTEM, "-l", f"app.kubernetes.io/name=wisp-{component}", "-o", "json")
-    )["items"]
-    return [pod for pod in found if not pod["metadata"].get("deletionTimestamp")]
+    return [pod for pod in all_pods_of(component) if not is_going(pod)]
 
 
-def settled(component):
-    """Wait until every pod of a component is ready, and none is on its way out."""
-    selector = f"app.kubernetes.io/name=wisp-{component}"
+def settled(component, namespace=SYSTEM, release=NAME):
+    """Wait until every pod of a component is of the newest template and ready, and none is on its way out."""
 
     def claim():
-        found = json.loads(kubectl("get", "pods", "-n", SYSTEM, "-l", selector, "-o", "json"))["items"]
-        wanted = get("deployment", f"wisp-{component}", SYSTEM)["spec"]["replicas"]
-        ready = [c for pod in found for c in pod["status"].get("conditions", ()) if c["type"] == "Ready"]
-        return len(found) == len(ready) == wanted and all(c["status"] == "True" for c in ready)
+        found = get("deployment", f"{release}-{component}", namespace)
+        wanted, seen = found["spec"]["replicas"], found.get("status", {})
+        is_new = seen.get("observedGeneration") == found["metadata"]["generation"]
+        pods = all_pods_of(component, namespace)
+        ready = [c for pod in pods for c in pod["status"].get("conditions", ()) if c["type"] == "Ready"]
+        are_ready = len(pods) == len(ready) == wanted and all(c["status"] == "True" for c in ready)
+        return is_new and seen.get("updatedReplicas", 0) == wanted and are_ready
 
-    until(claim, seconds=180)
+    until(claim)
 
 
 def everything():
@@ -127,8 +133,7 @@ def release():
     yield Release(before, notes, time.monotonic() - began)
     if not KEEP:
         helm("uninstall", NAME, "--namespace", SYSTEM, "--wait", "--ignore-not-found")
-        for namespace in (CLIENTS, SYSTEM):
-            remove_namespace(namespace)
+        remove_namespace(CLIENTS, SYSTEM)
 
 
 @pytest.fixture(scope="session")
