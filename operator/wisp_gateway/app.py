@@ -179,11 +179,11 @@ class App:
             bound_to=bound_to,
             find_again=lambda: self._access.model(caller, grant.state.model.key, None).state,
         )
-        admission = admit(self._limiter, client, grant.key, route.path, body)
+        admitted = admit(self._limiter, client, grant.key, route.path, body)
         state.arrive()
         self._metrics.received.add(len(body.raw), state.model.key)
         del body  # not held beside the one that is sent
-        with settled(admission, client, lambda: request.held_s is not None):
+        with settled(admitted, client, lambda: request.held_s is not None):
             await self._running.run(client, self._proxy.serve(client, state, request), timeout_s)
 
     async def _serve_stored(self, client: Client, route: routes.Route) -> None:

@@ -71,6 +71,7 @@ class Client:
         self.is_streaming = False
         self._has_head = False
         self.usage: Usage | None = None  # set at the answer's end, if its pod reports it
+        self.streamed_tokens: int | None = None  # of an answer that is an event stream, so far
         self.own_headers: Headers = []  # of whatever the answer is
         self._receive = receive
         self._send = send

@@ -47,8 +47,21 @@ class RequestBody:
     @property
     def max_answer_tokens(self) -> int:
         """Bound of the tokens of all its answers; of one that it does not bound, what a common one has."""
-        bounds = [self._count(name, digits=9) for name in ANSWER_BOUNDS]
-        return (max(bounds) or UNBOUNDED_ANSWER_TOKENS) * max(1, self._count("n"), self._count("best_of"))
+        return (self._answer_bound or UNBOUNDED_ANSWER_TOKENS) * self.sequences
+
+    @property
+    def is_background(self) -> bool:
+        """True of a response that is computed whether or not the client waits."""
+        return self.value("background") == b"true"
+
+    @property
+    def has_answer_bound(self) -> bool:
+        """True if it bounds the tokens of an answer."""
+        return self._answer_bound > 0
+
+    @property
+    def _answer_bound(self) -> int:
+        return max(self._count(name, digits=9) for name in ANSWER_BOUNDS)
 
     def model(self, *, is_named_by_path: bool) -> str | None:
         """Return the model that the body names.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from wisp_gateway.limits.bucket import Bucket
+from wisp_gateway.limits.bucket import Bucket, Reservation
 from wisp_gateway.limits.errors import RateLimited, TokensLimited
 from wisp_gateway.limits.key_limits import KeyLimits
 
@@ -59,19 +59,22 @@ class Quota:
 class Admission:
     """A request that was let in; to be settled once, at its end."""
 
-    def __init__(self, use: KeyUse, limits: KeyLimits, tokens: int, clock: Callable[[], float]) -> None:
+    def __init__(self, use: KeyUse, limits: KeyLimits, tokens: int, now_s: float) -> None:
         self._use = use
-        self._limits = limits
+        self._per_minute = limits.tokens_per_minute
         self._reserved_tokens = tokens
-        self._clock = clock
+        self._reservation: Reservation | None = None
+        if self._per_minute is not None:
+            self._reservation = use.tokens.reserve(tokens, self._per_minute, now_s)
+        use.running += 1
 
     def settle(self, tokens: int | None) -> None:
         """End the request; ``tokens``: number that it used; None: unknown, those reserved are charged."""
         self._use.running -= 1
-        per_minute = self._limits.tokens_per_minute
-        if per_minute is not None and tokens is not None:
-            tokens = min(tokens, MAX_ANSWER_MINUTES * per_minute)
-            self._use.tokens.take(tokens - self._reserved_tokens, per_minute, self._clock())
+        if self._reservation is not None and self._per_minute is not None:
+            used = self._reserved_tokens if tokens is None else tokens
+            used = min(used, MAX_ANSWER_MINUTES * self._per_minute)
+            self._use.tokens.settle(self._reservation, used, self._per_minute)
 
 
 class Limiter:
@@ -102,10 +105,7 @@ class Limiter:
         _check(use, limits, tokens, now_s)
         if limits.requests_per_minute is not None:
             use.requests.take(1, limits.requests_per_minute, now_s)
-        if limits.tokens_per_minute is not None:
-            use.tokens.take(tokens, limits.tokens_per_minute, now_s)
-        use.running += 1
-        return Admission(use, limits, tokens, self.clock)
+        return Admission(use, limits, tokens, now_s)
 
     def quotas(self, name: str, limits: KeyLimits) -> dict[str, Quota]:
         """Return the rest of each limit that the key has, by ``requests`` and ``tokens``."""

@@ -24,6 +24,15 @@ RATE_WINDOW_S = 5
 _MEAN_WEIGHT = 0.2
 
 
+class AnswerTokens:
+    """Count of one answer's tokens while it is passed on: streamed events, or the usage of a complete one."""
+
+    __slots__ = ("tokens",)
+
+    def __init__(self) -> None:
+        self.tokens = 0
+
+
 class ModelState:
     """Routing state of one model; ``clock`` returns monotonic seconds."""
 
@@ -33,7 +42,8 @@ class ModelState:
         self.pods: dict[str, Pod] = {}
         self.running = 0
         self.arrivals = 0
-        self.tokens = 0
+        self._tokens = 0  # of answers that have ended
+        self._answers: set[AnswerTokens] = set()
         self.last_active_s: float | None = None
         self.observed_phase: tuple[str, float | None] | None = None  # a starting pod's, and its progress
         self.last_cold_start_s: float | None = None
@@ -100,6 +110,21 @@ class ModelState:
             return retry_after(expected_s=self._mean_run_s)
         elapsed_s = 0.0 if self._wake_began_s is None else self._clock() - self._wake_began_s
         return retry_after(expected_s=self.last_cold_start_s, elapsed_s=elapsed_s)
+
+    @property
+    def tokens(self) -> int:
+        """Streamed events and counted tokens."""
+        return self._tokens + sum(answer.tokens for answer in self._answers)
+
+    def begin_answer(self) -> AnswerTokens:
+        """Return the count of an answer, which is a part of the model's until :meth:`end_answer`."""
+        self._answers.add(answer := AnswerTokens())
+        return answer
+
+    def end_answer(self, answer: AnswerTokens) -> None:
+        """Keep an answer's tokens, which has ended."""
+        self._answers.discard(answer)
+        self._tokens += answer.tokens
 
     @property
     def wants_prompts(self) -> bool:

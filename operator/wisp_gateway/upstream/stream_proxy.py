@@ -43,6 +43,7 @@ class StreamProxy:
         self._body = bytearray()
         self._partial_line = b""
         self._sent_bytes = 0
+        self._count = state.begin_answer()
 
     async def run(self, metrics: Metrics) -> None:
         """Pass on the answer until its end.
@@ -57,6 +58,7 @@ class StreamProxy:
                 await self._collect()
         finally:
             metrics.sent.add(self._sent_bytes, self._state.model.key)
+            self._state.end_answer(self._count)
 
     async def _stream(self) -> None:
         protocol = self._client.protocol
@@ -69,6 +71,7 @@ class StreamProxy:
         finally:
             protocol.on_writable = None
             self._backlog.close()
+            self._client.streamed_tokens = self._count.tokens
         await self._client.end_stream(self._take_usage())
 
     def _take_usage(self) -> bytes:
@@ -87,7 +90,7 @@ class StreamProxy:
         if self._partial_line or chunk[-1] != _NEWLINE:
             chunk = self._complete_lines(chunk)
         self._sent_bytes += len(chunk)
-        self._state.tokens += chunk.count(b"\n\n")
+        self._count.tokens += chunk.count(b"\n\n")
         if self._backlog.is_full or not self._send_chunk(chunk):
             self._backlog.add(chunk)
 
@@ -107,7 +110,7 @@ class StreamProxy:
         body = bytes(self._body)
         self._sent_bytes = len(body)
         self._record_usage(self._answer.header(usage_report.HEADER))
-        self._state.tokens += sum(int(count) for count in _COMPLETION_TOKENS.findall(body[-4096:])[-1:])
+        self._count.tokens += sum(int(count) for count in _COMPLETION_TOKENS.findall(body[-4096:])[-1:])
         if self._client.is_streaming:
             client = self._client
             event = dialect.answer_event(client.dialect, self._answer.status, body, client.request_id)

@@ -65,6 +65,23 @@ def test_sequences_are_choices_times_prompts(fields, sequences):
     assert body_of(**fields).sequences == sequences
 
 
+@pytest.mark.parametrize(
+    ("fields", "tokens"),
+    [
+        ({"prompt": "x", "max_tokens": 10}, 10),
+        ({"messages": [], "max_completion_tokens": 10, "n": 3}, 30),
+        ({"prompt": ["a", "b", "c"], "max_tokens": 10}, 30),
+        ({"prompt": [[1, 2], [3]], "max_tokens": 10, "n": 2, "best_of": 5}, 100),
+        ({"prompt": [1, 2, 3], "max_tokens": 10}, 10),
+        ({"input": "x", "max_output_tokens": 10}, 10),
+        ({"prompt": ["a", "b"]}, 1024),
+        ({"prompt": "x", "max_tokens": None}, 512),
+    ],
+)
+def test_answers_are_bounded_by_choices_times_prompts(fields, tokens):
+    assert body_of(**fields).max_answer_tokens == tokens
+
+
 @pytest.mark.parametrize(("stream", "is_stream"), [(True, True), (False, False), (1, False), ("true", False)])
 def test_only_true_is_a_stream(stream, is_stream):
     assert body_of(stream=stream).is_stream is is_stream

@@ -49,9 +49,10 @@ def test_levels_waits_and_refills_are_those_of_the_textbook(per_minute, steps):
             float((per_minute - level) * 60 / per_minute), abs=1e-4
         )
         if missing == 0:
-            for taken in (amount, correction * per_minute // 100):  # the second settles the first
-                bucket.take(taken, per_minute, float(now_s))
-                textbook.take(taken)
+            reservation = bucket.reserve(amount, per_minute, float(now_s))
+            used = amount + correction * per_minute // 100
+            bucket.settle(reservation, used, per_minute)
+            textbook.take(used)
 
 
 @pytest.mark.parametrize("start_s", [0.0, 1e3, 1e7])  # a clock may be that of a machine that runs for months
@@ -66,6 +67,75 @@ def test_what_is_due_at_a_moment_is_there_at_that_moment(start_s, per_minute):
         now_s = start_s + index * (60 / per_minute)
         assert bucket.wait_s(1, per_minute, now_s) == 0
         bucket.take(1, per_minute, now_s)
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.integers(0, 40_000),  # pause before it, in ms
+        st.integers(1, 100),  # reserved, in percent of a minute's amount
+        st.integers(0, 100),  # used, in percent of that
+        st.integers(0, 300_000),  # duration in ms
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def run_all(per_minute, runs):
+    """Run those that are let in; return the bucket, each admission's time and use, and the last time."""
+    bucket, now_ms, open_, used = Bucket(), 0, [], []
+
+    def settle_until(end_ms):
+        for ended in sorted((each for each in open_ if each[0] <= end_ms), key=lambda each: each[0]):
+            open_.remove(ended)
+            bucket.settle(ended[1], ended[2], per_minute)
+
+    for pause_ms, percent, used_percent, duration_ms in runs:
+        now_ms += pause_ms
+        settle_until(now_ms)
+        amount = max(1, per_minute * percent // 100)
+        if bucket.wait_s(amount, per_minute, now_ms / 1000) == 0:
+            final = amount * used_percent // 100
+            open_.append((now_ms + duration_ms, bucket.reserve(amount, per_minute, now_ms / 1000), final))
+            used.append((now_ms / 1000, final))
+    settle_until(float("inf"))
+    return bucket, used, now_ms / 1000
+
+
+@settings(deadline=None, max_examples=300, derandomize=True)
+@given(per_minute=st.sampled_from([7, 600, 100_000]), runs=RUNS)
+def test_no_minute_has_more_than_the_limit_and_a_burst_and_what_was_not_used_comes_back(per_minute, runs):
+    bucket, used, now_s = run_all(per_minute, runs)
+    for start_s, _ in used:
+        in_a_minute = sum(amount for at_s, amount in used if start_s <= at_s <= start_s + 60)
+        assert in_a_minute <= 2 * per_minute * (1 + 1e-3) + 1
+    ideal = TextbookBucket(per_minute)
+    for at_s, amount in used:
+        ideal.at(Fraction(at_s))
+        ideal.take(amount)
+    level = float(ideal.at(Fraction(now_s)))
+    assert bucket.level(per_minute, now_s) == pytest.approx(level, abs=1e-6 * per_minute)
+
+
+def test_a_reservation_that_was_refilled_meanwhile_is_not_given_back_again():
+    bucket = Bucket()
+    held = []
+    for minute in range(10):
+        assert bucket.wait_s(100, 100, 60.0 * minute) == 0
+        held.append(bucket.reserve(100, 100, 60.0 * minute))
+    granted = 0
+    for reservation in held:
+        bucket.settle(reservation, 0, 100)
+        while bucket.wait_s(1, 100, 600.0) == 0:
+            bucket.take(1, 100, 600.0)
+            granted += 1
+    assert granted == 100
+
+
+def test_an_answer_that_used_more_than_was_reserved_leaves_a_debt():
+    bucket = Bucket()
+    bucket.settle(bucket.reserve(10, 100, 0.0), 250, 100)
+    assert bucket.level(100, 30.0) == pytest.approx(-100)
 
 
 def test_a_limit_may_change_while_it_is_used():

@@ -174,6 +174,65 @@ def test_a_request_that_no_pod_took_costs_no_tokens_and_one_that_is_cut_off_cost
     assert left_of(world) == left
 
 
+def settle_all(world):
+    world.until(lambda: not any(use.running for use in world.gateway.app._limiter._uses.values()))
+
+
+@pytest.mark.parametrize(("max_tokens", "events"), [(300, 3), (None, 700)])
+def test_a_stream_that_is_cut_off_costs_its_prompt_and_what_was_streamed(limited, max_tokens, events):
+    async def talk(pod, seen, writer):
+        writer.write(world.STREAM_HEAD + world.framed(b"data: {}\n\n" * events))
+
+    world = limited("a:sk-a tpm=1000\n", pod=talk)
+    body = {"model": "m", "prompt": "x" * 400, "stream": True, "max_tokens": max_tokens}
+    with world.http.stream("POST", f"{world.url}/v1/completions", json=body, headers=bearer("sk-a")) as got:
+        lines = got.iter_lines()
+        for _ in range(2 * events):
+            next(lines)
+        prompt_tokens = -(-len(got.request.content) // 4)
+    settle_all(world)
+    assert left_of(world) == 1000 - prompt_tokens - events
+
+
+def respond(world, key, **more):
+    body = {"model": "m", "input": "hello", "background": True, **more}
+    return world.post("/v1/responses", json=body, headers=bearer(key))
+
+
+def test_a_response_in_the_background_costs_its_longest_answer_at_once(limited, clock):
+    world = limited("a:sk-a tpm=1000\n")
+    created = respond(world, "sk-a", max_output_tokens=1500)
+    assert created.status_code == 200
+    settle_all(world)
+    cost = 1500 + -(-len(created.request.content) // 4)
+    refused = respond(world, "sk-a", max_output_tokens=100)
+    assert refused.status_code == 429
+    clock.now_s += (cost - 1000) * 60 / 1000  # its debt
+    assert left_of(world) == 0
+    clock.now_s += 60
+    assert left_of(world) == 1000
+
+
+@pytest.mark.parametrize(
+    ("limits", "more", "param"),
+    [
+        ("tpm=1000", {}, "max_output_tokens"),
+        ("tpm=1000", {"max_output_tokens": None, "stream": True}, "max_output_tokens"),
+        ("concurrent=2", {"max_output_tokens": 5}, "background"),
+        ("rpm=5", {}, None),
+        ("tpm=1000", {"background": False}, None),
+        ("concurrent=2", {"background": None}, None),
+    ],
+)
+def test_a_response_in_the_background_that_a_limit_could_not_bound_is_refused(limited, limits, more, param):
+    world = limited(f"a:sk-a {limits}\n")
+    answer = respond(world, "sk-a", **more)
+    assert answer.status_code == (400 if param else 200)
+    if param:
+        assert answer.json()["error"]["param"] == param
+        assert world.pods[0].seen == []
+
+
 async def silent(pod, seen, writer):
     """Read the request and answer nothing."""
 
