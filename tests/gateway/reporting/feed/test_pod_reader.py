@@ -56,7 +56,7 @@ class Pods:
 @pytest.mark.parametrize(
     ("ready", "running", "counts"),
     [
-        (False, 0, [1, 2, 3, 4, 5]),  # starting: at each look
+        (False, 0, [1, 2, 3, 4, 5]),  # starting: at each poll
         (True, 1, [1, 1, 1, 1, 2]),  # busy: each second
         (True, 0, [1, 1, 1, 1, 1]),  # idle: every ten
     ],
@@ -76,8 +76,8 @@ def test_a_pod_that_does_not_answer_is_asked_ever_more_rarely_and_keeps_its_deta
         pods, state = Pods(), state_of(model())
         await pods.reads([state], 0.0)
         pods.answer = None
-        counts = await pods.reads([state], *(10.0 + 0.25 * look for look in range(400)))
-        assert 5 <= counts[-1] <= 14  # of 400 looks in 100 s
+        counts = await pods.reads([state], *(10.0 + 0.25 * poll for poll in range(400)))
+        assert 5 <= counts[-1] <= 14  # of 400 polls in 100 s
         assert pods.reader.last_of(state).context == 64
 
     asyncio.run(run())

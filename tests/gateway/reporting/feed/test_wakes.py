@@ -70,7 +70,7 @@ def test_a_wake_runs_from_its_first_request_to_the_ready_pod_with_the_pods_phase
         return await wakes.observe(after_s=1.0)
 
     (row,) = asyncio.run(run())
-    assert (row["outcome"], row["seconds"]) == ("ready", 4.5)  # not to the look, but to the pod
+    assert (row["outcome"], row["seconds"]) == ("ready", 4.5)  # to the ready pod, not to the observation
     assert row["phases"] == [
         {"name": "schedule", "seconds": 1.5},
         {"name": "import", "seconds": 1.0},
@@ -78,7 +78,7 @@ def test_a_wake_runs_from_its_first_request_to_the_ready_pod_with_the_pods_phase
     ]
 
 
-def test_a_wake_that_is_over_before_the_next_look_is_recorded_once():
+def test_a_wake_that_is_over_before_the_next_observation_is_recorded_once():
     async def run():
         wakes = Wakes()
         await wakes.observe()
