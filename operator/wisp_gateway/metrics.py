@@ -7,8 +7,10 @@ never text from a request.
 from __future__ import annotations
 
 import math
+import time
 from bisect import bisect_left
-from collections.abc import Container, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterator
 from itertools import accumulate
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -30,6 +32,7 @@ _TOKEN_BUCKETS_S = (
     2.5,
 )
 MAX_KEYS = 200
+UNUSED_S = 3600.0  # after which a key's name gives its place to another's
 OTHER_KEYS = "(others)"
 
 
@@ -69,6 +72,12 @@ class Family:
         """Drop the series whose first label has none of these values."""
         for values in [values for values in self._values if values[0] not in first_values]:
             del self._values[values]
+
+    def drop_key(self, name: str) -> None:
+        """Drop the series of a key."""
+        if "key" in self._labels:
+            position = self._labels.index("key")
+            self._values = {values: n for values, n in self._values.items() if values[position] != name}
 
     def lines(self) -> Iterator[str]:
         """Yield this family in Prometheus' text format."""
@@ -124,10 +133,15 @@ class Histogram(Family):
 
 
 class Metrics:
-    """All metrics of a gateway, split by model (``namespace/name``; empty: no known model)."""
+    """All metrics of a gateway, split by model (``namespace/name``; empty: no known model).
 
-    def __init__(self) -> None:
-        self._keys: set[str] = set()
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._keys: OrderedDict[str, float] = OrderedDict()  # with their last request, the oldest first
         self._add_models()
         self._add_answers()
         self._add_states()
@@ -215,10 +229,21 @@ class Metrics:
         )
 
     def key_label(self, name: str) -> str:
-        """Return the label of a key's name: itself, or one for all once there are too many."""
-        if name not in self._keys and len(self._keys) < MAX_KEYS:
-            self._keys.add(name)
-        return name if name in self._keys else OTHER_KEYS
+        """Return the label of a key's name: itself, or one for all while there are too many in use.
+
+        A name that was not used for an hour is released, with its series, when another needs its place.
+        """
+        now_s = self._clock()
+        if name not in self._keys and len(self._keys) >= MAX_KEYS:
+            longest, used_s = next(iter(self._keys.items()))
+            if now_s - used_s < UNUSED_S:
+                return OTHER_KEYS
+            del self._keys[longest]
+            for family in self._families():
+                family.drop_key(longest)
+        self._keys[name] = now_s
+        self._keys.move_to_end(name)
+        return name
 
     def keep_only(self, models: set[str]) -> None:
         """Drop the series of all other models, which were deleted."""

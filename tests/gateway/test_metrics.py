@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from wisp_gateway.metrics import MAX_KEYS, OTHER_KEYS, Family, Histogram, Metrics
+from wisp_gateway.metrics import MAX_KEYS, OTHER_KEYS, UNUSED_S, Family, Histogram, Metrics
 from wisp_gateway.reporting import model_metrics
 
 
@@ -39,12 +39,31 @@ def test_models_that_are_gone_leave_no_series():
     assert text.count('model="a/stays"') > text.count('model=""') - 1 > 0
 
 
-def test_keys_beyond_the_bound_share_one_label():
-    metrics = Metrics()
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self):
+        return self.now_s
+
+
+def test_keys_beyond_the_bound_share_one_label_until_one_was_not_used_for_an_hour():
+    clock = Clock()
+    metrics = Metrics(clock)
     names = [metrics.key_label(f"k{number}") for number in range(MAX_KEYS + 50)]
     assert len(set(names)) == MAX_KEYS + 1
     assert names[-1] == OTHER_KEYS
+    for name in ("k0", "k1"):
+        metrics.key_requests.add(1, "m", name, "200")
+        metrics.refusals.add(1, "m", name, "c", "t")
+    clock.now_s += UNUSED_S - 1
     assert metrics.key_label("k0") == "k0"
+    assert metrics.key_label("new") == OTHER_KEYS
+    clock.now_s += 1
+    assert metrics.key_label("new") == "new"  # in the place of k1, whose series ends
+    text = metrics.render().decode()
+    assert 'key="k0"' in text
+    assert 'key="k1"' not in text
+    assert metrics.key_label("k1") == "k1"  # k2 was not used either
 
 
 REPORT = {
