@@ -169,6 +169,7 @@ def answers(running):
 def test_a_model_that_cannot_fit_is_never_started_and_its_callers_get_the_reason(tmp_path):
     uri = f"file://{huge_context(tmp_path / 'model')}"
     with up(tmp_path, manifest(uri=uri, runtime={"maxContext": 16_000_000})) as running:
+        running.until(running.is_in("Failed"))
         status, body = running.ask()
         assert status == 503
         assert "this machine has" in json.loads(body)["error"]["message"]
@@ -196,13 +197,13 @@ def test_a_folder_that_cannot_be_served_is_reported_at_the_start(tmp_path, broke
         failed = f"WARNING default/tiny: Failed ({reason}) "
         running.until(lambda: failed in running.log.read_text())  # before the first request
         assert said in running.log.read_text()
-        assert running.state()["reason"] == reason
+        running.until(lambda: running.state()["reason"] == reason)  # the gateway reads it a little later
         assert running.ask()[0] == 503
 
 
 def test_a_folder_that_appears_later_is_found(tmp_path):
     with up(tmp_path, manifest(uri=f"file://{tmp_path / 'model'}")) as running:
-        assert running.state()["state"] == "Failed"
+        running.until(running.is_in("Failed"))
         huge_context(tmp_path / "model")
         running.until(
             lambda: running.state()["state"] != "Failed" or running.state()["reason"] == "DoesNotFit"
