@@ -26,7 +26,7 @@ class Collector:
     """Spans by trace, each as a dictionary."""
 
     def __init__(self):
-        self.spans, self.raw = [], b""
+        self.spans, self.raw, self.status = [], b"", 200
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,7 +36,7 @@ class Collector:
                     body = gzip.decompress(body)
                 collector.add(self.path, body)
                 answer = ExportTraceServiceResponse().SerializeToString()
-                self.send_response(200)
+                self.send_response(collector.status)
                 self.send_header("content-type", "application/x-protobuf")
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()

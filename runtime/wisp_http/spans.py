@@ -1,8 +1,9 @@
 """Spans by OpenTelemetry, exported by OTLP over HTTP from a thread of their own.
 
-The only module that imports OpenTelemetry (extra ``otel``). Sampling, limits and the exporter's headers are
-set by its own variables (``OTEL_TRACES_SAMPLER``, ``OTEL_BSP_*``, ``OTEL_EXPORTER_OTLP_HEADERS``). Without a
-collector spans are lost, never a request: the queue is bounded and drops what is over.
+Imports OpenTelemetry (extra ``otel``), as :mod:`.span_exporter` does and no other module. Sampling, limits
+and the exporter's headers are set by its own variables (``OTEL_TRACES_SAMPLER``, ``OTEL_BSP_*``,
+``OTEL_EXPORTER_OTLP_HEADERS``). Without a collector spans are lost, never a request: the queue is bounded
+and drops what is over.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -23,6 +23,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode, get_current_span, 
 from opentelemetry.trace import Tracer as OtelTracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from wisp_http.span_exporter import SpanExporter
 from wisp_http.trace_context import TRACE_HEADERS, Headers
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
@@ -115,7 +116,7 @@ class Tracer:
         resource = Resource(own).merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         url = endpoint.rstrip("/")
-        exporter = OTLPSpanExporter(endpoint=url if url.endswith(PATH) else url + PATH)
+        exporter = SpanExporter(url if url.endswith(PATH) else url + PATH)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("wisp")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ _OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
+_URL = re.compile(r"https?://[^/\s]")
 log = logging.getLogger(__name__)
 
 
@@ -26,6 +28,11 @@ def open_tracer(endpoint: str | None, service: str) -> Tracer | None:
         service: ``service.name`` of the spans, unless ``OTEL_SERVICE_NAME`` names another.
     """
     if not endpoint:
+        return None
+    if not _URL.match(endpoint):
+        log.warning(
+            "no traces are sent: %r is no URL of a collector, such as http://127.0.0.1:4318.", endpoint
+        )
         return None
     try:
         from wisp_http.spans import Tracer

@@ -9,7 +9,7 @@ from wisp_gateway.inbound.client import Client
 from wisp_http.tracing import generation_attributes, usage_attributes
 
 if TYPE_CHECKING:
-    from wisp_http.spans import Tracer
+    from wisp_http.spans import Span, Tracer
 
 
 def begin(tracer: Tracer, client: Client) -> None:
@@ -26,13 +26,8 @@ def end(client: Client) -> None:
         return
     if received_s is not None:
         span.child("receive", client.entered_s, received_s)
-        if client.queue_s is not None:
-            queue = span.child(
-                "queue", received_s, attributes={"wisp.waited_for_wake": client.waited_for_wake}
-            )
-            if client.wake_trace and span.trace not in client.wake_trace:
-                queue.link(client.wake_trace)
-            queue.end(max(received_s, client.entered_s + client.queue_s))
+        if client.waited_for_wake is not None:
+            _end_queue(span, client, received_s)
     span.set({"http.response.status_code": client.status})
     if client.model_key:  # the path is one of ours: any other must not name a span
         span.set(generation_attributes(client.path, client.model_key), f"{client.method} {client.path}")
@@ -47,3 +42,11 @@ def end(client: Client) -> None:
         span.end(error=f"status {client.status}", kind=str(client.status))
     else:
         span.end()
+
+
+def _end_queue(span: Span, client: Client, received_s: float) -> None:
+    """Add the span of its wait: until a pod had a place, or to its end if none had."""
+    queue = span.child("queue", received_s, attributes={"wisp.waited_for_wake": bool(client.waited_for_wake)})
+    if client.wake_trace and span.trace not in client.wake_trace:
+        queue.link(client.wake_trace)
+    queue.end(None if client.queue_s is None else max(received_s, client.entered_s + client.queue_s))

@@ -9,6 +9,7 @@ import pytest
 from trace_collector import collecting
 from two_programs import pair, until
 
+from wisp_http.span_exporter import SpanExporter
 from wisp_http.trace_context import trace_of
 from wisp_http.tracing import open_tracer
 
@@ -114,6 +115,24 @@ def test_a_collector_that_is_away_harms_no_request(tmp_path):
         with pair(tmp_path, **environment(url)) as programs:
             for _ in range(5):
                 assert programs.client.post(CHAT, json=body()).status_code == 200
+
+
+def test_a_collector_that_refuses_spans_is_logged_once_and_again_when_it_takes_them(caplog):
+    caplog.set_level(logging.INFO)
+    with collecting() as collector:
+        exporter = SpanExporter(f"{collector.url}/v1/traces")
+        for status in (404, 403, 200, 200):
+            collector.status = status
+            exporter.export([])
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+    assert "404" in caplog.messages[0]
+    assert f"{collector.url}/v1/traces takes spans again" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "grpc://collector:4317", "http://", "collector"])
+def test_an_endpoint_that_is_no_url_is_a_warning(endpoint, caplog):
+    assert open_tracer(endpoint, "wisp") is None
+    assert f"{endpoint!r} is no URL of a collector" in caplog.text
 
 
 def test_without_an_endpoint_the_header_is_passed_on(programs):

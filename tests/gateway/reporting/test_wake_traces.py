@@ -57,6 +57,21 @@ def test_requests_that_wait_for_one_wake_are_linked_to_the_first_which_it_is_a_p
     assert [span["links"] for span in queues] == [[], [requests[0]["trace"]], []]
 
 
+def test_requests_that_no_pod_took_show_their_wait_and_the_wake_that_failed(asleep, monkeypatch):
+    world, operator = asleep
+    for name, value in SCHEDULED.items():
+        monkeypatch.setenv(name, value)
+    with collecting() as collector:
+        world.start(demand_url=f"http://{operator.address}/demand", otlp_endpoint=collector.url)
+        waiting = wait_in_turn(world, operator, *map(traceparent, (1, 2)))
+        world.model("m", state="Failed", reason="OOMKilled")
+        assert [future.result(60).status_code for future in waiting] == [503, 503]
+        queues = world.until(lambda: spans(collector, "queue", 2))
+        requests = spans(collector, "POST /v1/chat/completions", 2)
+    assert [span["links"] for span in queues] == [[], [requests[0]["trace"]]]
+    assert [span["parent"] for span in queues] == [span["id"] for span in requests]
+
+
 def spans(collector, name, count):
     """Spans of a name by their trace, once there are so many."""
     found = [span for span in list(collector.spans) if span["name"].endswith(f": {name}")]
