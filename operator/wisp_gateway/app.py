@@ -197,12 +197,18 @@ class App:
 
     async def _list(self, client: Client, route: routes.Route) -> None:
         states = self._access.models(self._caller(client), route.model)
-        document = introspection.model_list(self._registry, states, is_anthropic=_is_anthropic(client))
+        if _is_anthropic(client):
+            document = introspection.anthropic_model_list(self._registry, states)
+        else:
+            document = introspection.model_list(self._registry, states, self._feed.context_of)
         await client.reply(200, json.dumps(document).encode(), _JSON)
 
     async def _show(self, client: Client, route: routes.Route) -> None:
         state = self._access.model(self._caller(client), route.model, route.id).state
-        card = introspection.model_card(self._registry, state, is_anthropic=_is_anthropic(client))
+        if _is_anthropic(client):
+            card = introspection.anthropic_model_card(self._registry, state)
+        else:
+            card = introspection.model_card(self._registry, state, self._feed.context_of)
         await client.reply(200, json.dumps(card).encode(), _JSON)
 
     async def _plain(self, client: Client, status: int, text: str) -> None:

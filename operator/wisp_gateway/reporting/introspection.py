@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,32 +10,43 @@ from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.pod import Pod
 from wisp_gateway.routing.registry import ModelRegistry
 
+ContextOf = Callable[[ModelState], int | None]
+"""Reader of a model's context in tokens; None where no pod has reported it."""
+
 
 def model_list(
-    registry: ModelRegistry, states: Sequence[ModelState], *, is_anthropic: bool
+    registry: ModelRegistry, states: Sequence[ModelState], context_of: ContextOf
 ) -> dict[str, Any]:
-    """Return the document of ``/v1/models``, all on one page, in OpenAI's format or in Anthropic's."""
-    cards = [model_card(registry, state, is_anthropic=is_anthropic) for state in states]
-    if not is_anthropic:
-        return {"object": "list", "data": cards}
+    """Return the document of ``/v1/models`` in OpenAI's format, all on one page."""
+    return {"object": "list", "data": [model_card(registry, state, context_of) for state in states]}
+
+
+def anthropic_model_list(registry: ModelRegistry, states: Sequence[ModelState]) -> dict[str, Any]:
+    """Return the document of ``/v1/models`` in Anthropic's format, all on one page."""
+    cards = [anthropic_model_card(registry, state) for state in states]
     ends = (cards[0]["id"], cards[-1]["id"]) if cards else (None, None)
     return {"data": cards, "has_more": False, "first_id": ends[0], "last_id": ends[1]}
 
 
-def model_card(registry: ModelRegistry, state: ModelState, *, is_anthropic: bool) -> dict[str, Any]:
-    """Return one entry of ``/v1/models``; models at zero have one too."""
-    model, name = state.model, registry.public_name(state)
-    if is_anthropic:
-        created = datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
-        shown = {"type": "model", "id": name, "display_name": name}
-        return shown | {"created_at": created, "lifecycle": "active", "state": state.effective_state}
-    return {
-        "id": name,
+def model_card(registry: ModelRegistry, state: ModelState, context_of: ContextOf) -> dict[str, Any]:
+    """Return one entry of ``/v1/models``; models at zero have one too, with the context of their last pod."""
+    context = context_of(state)
+    card = {
+        "id": registry.public_name(state),
         "object": "model",
-        "created": model.created,
-        "owned_by": model.namespace,
+        "created": state.model.created,
+        "owned_by": state.model.namespace,
         "state": state.effective_state,
     }
+    return card if context is None else card | {"max_model_len": context}
+
+
+def anthropic_model_card(registry: ModelRegistry, state: ModelState) -> dict[str, Any]:
+    """Return one entry of ``/v1/models`` as Anthropic's clients read it."""
+    model, name = state.model, registry.public_name(state)
+    created = datetime.fromtimestamp(model.created, UTC).isoformat().replace("+00:00", "Z")
+    shown = {"type": "model", "id": name, "display_name": name}
+    return shown | {"created_at": created, "lifecycle": "active", "state": state.effective_state}
 
 
 def model_state(state: ModelState, base_url: str) -> dict[str, Any]:

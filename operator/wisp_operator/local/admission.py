@@ -82,16 +82,26 @@ def holds_keys(file: Path) -> bool:
     return any(key.strip() for key in keys)
 
 
-def exposure_warning(host: str, models: Sequence[InferenceModel]) -> str:
-    """Return a sentence on the models that everybody in the network may use; empty if there are none."""
-    try:
-        is_local = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        is_local = host == "localhost"
-    exposed = [model.key for model in models if not model.spec.access.api_key_secret_ref]
-    if is_local or not exposed:
+def access_warning(host: str, models: Sequence[InferenceModel], api_keys: Path | None) -> str:
+    """Return a sentence on the models that are open to more callers than may be meant; empty: none is."""
+    unguarded = ", ".join(model.key for model in models if not model.spec.access.api_key_secret_ref)
+    if not unguarded:
         return ""
-    return (
-        f"--host {host}: everybody who reaches this machine may use {', '.join(exposed)}, without a key. "
-        "Set spec.access.apiKeySecretRef and give --api-keys FILE, or leave out --host."
-    )
+    if not _is_loopback(host):
+        return (
+            f"--host {host}: everybody who reaches this machine may use {unguarded}, without a key. "
+            "Set spec.access.apiKeySecretRef and give --api-keys FILE, or leave out --host."
+        )
+    if api_keys is not None:
+        return (
+            f"--api-keys {api_keys}: these models need no key all the same: {unguarded}. Only models with "
+            "spec.access.apiKeySecretRef do: set it, with any name, as in '{name: keys}'."
+        )
+    return ""
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

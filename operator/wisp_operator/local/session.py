@@ -21,7 +21,7 @@ from wisp_operator.core.wake_spans import WakeSpans
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
-from wisp_operator.local.admission import exposure_warning, holds_keys
+from wisp_operator.local.admission import access_warning, holds_keys
 from wisp_operator.local.controller import CheckFit, Controller
 from wisp_operator.local.gateway.demand_endpoint import DemandServer
 from wisp_operator.local.gateway.directory import DirectoryFile
@@ -157,7 +157,7 @@ class Session:
     async def _start(self) -> None:
         await self._demand.start()
         await self.controller.set_models(self._files.models)
-        if warning := exposure_warning(self.options.host, self.models):
+        if warning := access_warning(self.options.host, self.models, self.options.api_keys):
             log.warning("%s", warning)
         self.controller.reconcile_now()
         if self.controller.publish_failure is not None:

@@ -1,9 +1,11 @@
 """Warnings of ``wisp up`` about who may use its models."""
 
+from pathlib import Path
+
 import pytest
 
 from wisp_operator import api
-from wisp_operator.local.admission import ServedNameTaken, exposure_warning, holds_keys, require_own_names
+from wisp_operator.local.admission import ServedNameTaken, access_warning, holds_keys, require_own_names
 
 
 def model(name, *, is_protected=False, **served):
@@ -31,9 +33,18 @@ def model(name, *, is_protected=False, **served):
     ],
 )
 def test_a_gateway_that_others_reach_is_warned_of_where_models_ask_for_no_key(host, exposed):
-    warning = exposure_warning(host, [model("closed", is_protected=True), model("open")])
+    warning = access_warning(host, [model("closed", is_protected=True), model("open")], None)
     assert (f"may use {exposed}, without a key" in warning) if exposed else warning == ""
-    assert exposure_warning(host, [model("closed", is_protected=True)]) == ""
+    assert access_warning(host, [model("closed", is_protected=True)], None) == ""
+
+
+def test_keys_that_leave_models_open_are_warned_of_with_the_remedy():
+    closed, unguarded = model("closed", is_protected=True), [model("open"), model("open2")]
+    warning = access_warning("127.0.0.1", [closed, *unguarded], Path("keys"))
+    assert "--api-keys keys: these models need no key all the same: default/open, default/open2." in warning
+    assert "spec.access.apiKeySecretRef do: set it" in warning
+    assert access_warning("127.0.0.1", [closed], Path("keys")) == ""
+    assert "without a key" in access_warning("0.0.0.0", unguarded, Path("keys"))  # the more urgent one alone
 
 
 def test_a_served_name_of_the_form_of_another_models_key_is_refused_with_one_that_is_not():

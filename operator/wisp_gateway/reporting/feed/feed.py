@@ -119,6 +119,13 @@ class Feed:
             "models": [self._document(state) for state in states],
         }
 
+    def context_of(self, state: ModelState) -> int | None:
+        """Return a model's context in tokens; None: its pods were not read yet, which begins now."""
+        known = self._pods.last_of(state)
+        if known is None:
+            self._pods.read_due([state] if state.ready else [])
+        return known.context if known is not None else None
+
     def history(self, visible: VisibleModels) -> Document:
         """Return the document of ``/state/history``."""
         return {
