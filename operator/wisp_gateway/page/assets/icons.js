@@ -17,7 +17,7 @@ const PATHS = {
   alert: "M12 3 2 20h20zM12 10v4M12 17v.5",
   power: "M12 3v8M6.500 7a8 8 0 1 0 11 0",
   stop: "M7 7h10v10H7z",
-  key: "M14 10a4 4 0 1 0-3.500 4L12 15.500h2v2h2v2h4v-3.500L14 10",
+  key: "M4 16a4 4 0 1 0 8 0 4 4 0 1 0-8 0M11 13l9-9M17 7l3 3M14 10l2 2",
   plus: "M12 5v14M5 12h14",
   send: "M12 19V5M5 12l7-7 7 7",
   edit: "M4 20h4L19 9l-4-4L4 16zM13 7l4 4",

@@ -68,8 +68,8 @@ export function KeyPrompt() {
 export function KeyButton() {
   const hasKey = useStore(access, ({ key }) => key !== "");
   const label = hasKey ? "API key, in use" : "API key";
-  return html`<button type="button" class="key-button" title=${label} aria-label=${label} onClick=${() => askForKey()}>
-    <${Icon} name="key" />${hasKey && html`<span class="dot" aria-hidden="true"></span>`}
+  return html`<button type="button" class="key-button" aria-label=${label} onClick=${() => askForKey()}>
+    <${Icon} name="key" /><span>API key</span>${hasKey && html`<span class="dot" aria-hidden="true"></span>`}
   </button>`;
 }
 

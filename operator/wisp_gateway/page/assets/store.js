@@ -1,6 +1,6 @@
 // Values with listeners, and the hooks by which components follow them.
 
-import { useEffect, useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
+import { useLayoutEffect, useReducer, useRef } from "./vendor/preact.js";
 
 export function createStore(initial) {
   let value = initial;
@@ -38,5 +38,5 @@ export function useStore(store, select = (value) => value) {
 /** Render again at each change of `source`, an object with `subscribe`; undefined: never. */
 export function useChanges(source) {
   const [, renderAgain] = useReducer((count) => count + 1, 0);
-  useEffect(() => source?.subscribe(renderAgain), [source]);
+  useLayoutEffect(() => source?.subscribe(renderAgain), [source]); // before any other change can come
 }

@@ -23,7 +23,7 @@ export default function ChatView({ params }) {
   useChanges(session);
   const [isListOpen, setListOpen] = useState(false);
   const [hasParameters, setParameters] = useState(false);
-  const { choices, locked, problem } = useChoices(params.get("model"));
+  const { choices, locked, isLoading, problem } = useChoices(params.get("model"));
   const { conversation } = session;
   const modelOf = useCallback((id) => choices.find((choice) => choice.id === id), [choices]);
   const isReady = conversation.models.every((id) => modelOf(id));
@@ -47,7 +47,7 @@ export default function ChatView({ params }) {
           onParameters=${() => setParameters(true)}
         />
         ${session.problem && html`<p class="chat-notice" role="status">${session.problem}</p>`}
-        ${contentOf(conversation, { modelOf, problem, send })}
+        ${contentOf(conversation, { modelOf, isLoading, problem, send })}
         <${Composer}
           id=${conversation.turns.length ? conversation.id : "new"}
           isRunning=${session.isRunning}
@@ -61,7 +61,7 @@ export default function ChatView({ params }) {
     </div>`;
 }
 
-function contentOf(conversation, { modelOf, problem, send }) {
+function contentOf(conversation, { modelOf, isLoading, problem, send }) {
   if (conversation.turns.length) {
     return html`<${Log} key=${conversation.id} session=${session} modelOf=${modelOf} />`;
   }
@@ -69,7 +69,8 @@ function contentOf(conversation, { modelOf, problem, send }) {
     const refusal = access.get().key ? problem.message : "";
     return html`<div class="chat-welcome"><${KeyForm} id="chat-key" title="These models need an API key" refusal=${refusal} /></div>`;
   }
-  return html`<${Welcome} models=${conversation.models.map(modelOf)} problem=${problem?.message} onSend=${send} />`;
+  const models = conversation.models.map(modelOf);
+  return html`<${Welcome} models=${models} isLoading=${isLoading} problem=${problem?.message} onSend=${send} />`;
 }
 
 /** Models to choose from; the first is chosen where nothing was, or the one that the address names. */
@@ -90,7 +91,8 @@ function useChoices(wanted) {
       session.change({ models: [cards[0].id, ...others] });
     }
   }, [cards, wanted]);
-  return { choices, problem, locked: (models ?? []).filter((model) => locked.has(keyOf(model))) };
+  const isLoading = !cards && !problem;
+  return { choices, locked: (models ?? []).filter((model) => locked.has(keyOf(model))), isLoading, problem };
 }
 
 /** Call `onEscape` at Esc, unless a dialog or a field of its own takes it. */

@@ -9,13 +9,14 @@ const OPENINGS = [
   "Make a table of three rivers: name, length, where it ends.",
 ];
 
-export function Welcome({ models, problem, onSend }) {
+export function Welcome({ models, isLoading, problem, onSend }) {
   const present = models.filter(Boolean);
+  const isEmpty = !present.length && !problem && !isLoading;
   return html`<div class="chat-welcome">
-    <h2>${present.length > 1 ? "Ask both" : present.length ? `Ask ${present[0].id}` : "No models available"}</h2>
+    <h2>${headingOf(present, isLoading)}</h2>
     ${present.map((model) => html`<p key=${model.id}>${present.length > 1 && html`<strong>${model.id}</strong>`} ${sentenceOf(model)}</p>`)}
     ${problem && html`<p class="chat-problem" role="alert">${problem}</p>`}
-    ${!present.length && !problem && html`<p>Serve one with <code>wisp up model.yaml</code>, or choose another above.</p>`}
+    ${isEmpty && html`<p>Serve one with <code>wisp up model.yaml</code>, or choose another above.</p>`}
     ${
       present.length > 0 &&
       html`<ul class="chat-openings">
@@ -28,6 +29,12 @@ export function Welcome({ models, problem, onSend }) {
       </ul>`
     }
   </div>`;
+}
+
+function headingOf(present, isLoading) {
+  if (present.length > 1) return "Ask both";
+  if (present.length === 1) return `Ask ${present[0].id}`;
+  return isLoading ? "Loading…" : "No models available";
 }
 
 function sentenceOf(model) {

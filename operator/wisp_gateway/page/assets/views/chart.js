@@ -30,8 +30,8 @@ export function Chart({ title, series, format, start, end, top, steps }) {
         )}
       </ul>
     </figcaption>
-    <div class="plot" ref=${frame} role="img" aria-label=${`${title} over the last 15 minutes. ${summary || "No data."}`}></div>
-    ${series.length === 0 && html`<p class="no-values muted small">No data in the last 15 minutes</p>`}
+    <div class="plot" ref=${frame} role="img" aria-label=${`${title}. ${summary || "No data."}`}></div>
+    ${series.length === 0 && html`<p class="no-values muted small">No data</p>`}
   </figure>`;
 }
 
@@ -94,7 +94,7 @@ function optionsOf(element, series, { format, top, steps, onIndex }) {
     height: HEIGHT,
     legend: { show: false },
     cursor: { sync: { key: "live", setSeries: false }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
-    padding: [8, 8, 0, 0],
+    padding: [8, 26, 0, 0],
     scales: { x: { time: true, auto: false }, y: { range: (_, min, max) => [0, top ?? roofOf(max)] } },
     axes: [
       { ...axis, space: 70, size: 26, values: (_, times) => formatTimes(times) },

@@ -17,6 +17,8 @@ const IDLE_TICK_MS = 10_000; // the time axis moves on, also while nothing runs
 
 const POWERS_OF_TWO = Array.from({ length: 32 }, (_, place) => 2 ** (place + 14));
 
+const WHOLE_NUMBERS = [1, 10, 100, 1_000].flatMap((unit) => [unit, 2 * unit, 5 * unit]);
+
 const MEASURES = [
   { title: "Answer tokens per second", measure: "out", format: formatRate, atRest: 0 },
   { title: "Prompt tokens per second", measure: "in", format: formatRate, atRest: 0 },
@@ -49,7 +51,7 @@ export default function LiveView() {
         series=${latencySeries(requests, shown, end, "firstTokenSeconds")} />
       <${Chart} title="Time per token" format=${formatSeconds} ...${time}
         series=${latencySeries(requests, shown, end, "perTokenSeconds")} />
-      <${Chart} title="Requests" format=${formatCount} ...${time} series=${queueSeries(samples, shown, end)} />
+      <${Chart} title="Requests" format=${formatCount} steps=${WHOLE_NUMBERS} ...${time} series=${queueSeries(samples, shown, end)} />
       ${REST.map(measured)}
     </div>`;
 }
