@@ -7,6 +7,7 @@ Imported with :mod:`.spans` alone, where OpenTelemetry is.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 
 from opentelemetry.exporter.otlp.proto.http import trace_exporter
@@ -14,6 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
 MAX_PROBLEM_CHARS = 300
+_ERRNO = re.compile(r"\[Errno [^\"')]+")
 log = logging.getLogger(__name__)
 
 
@@ -33,6 +35,8 @@ class SpanExporter(trace_exporter.OTLPSpanExporter):
         own.addFilter(self._keep_problem)
         try:
             result = super().export(spans)
+        except OSError as error:  # of versions of OpenTelemetry that do not catch it
+            result, self._problem = SpanExportResult.FAILURE, str(error)
         finally:
             own.removeFilter(self._keep_problem)
         is_away = result is not SpanExportResult.SUCCESS
@@ -40,7 +44,7 @@ class SpanExporter(trace_exporter.OTLPSpanExporter):
             log.warning(
                 "spans are lost: %s takes none (%s). Is a collector there for OTLP over HTTP, as a rule at "
                 "port 4318 (4317 is gRPC)? Requests are served all the same",
-                *(self._url, self._problem[:MAX_PROBLEM_CHARS]),
+                *(self._url, _cause(self._problem)),
             )
         elif self._is_away and not is_away:
             log.info("%s takes spans again", self._url)
@@ -51,3 +55,9 @@ class SpanExporter(trace_exporter.OTLPSpanExporter):
         """Keep the first message of a batch instead of logging it."""
         self._problem = self._problem or record.getMessage()
         return False
+
+
+def _cause(problem: str) -> str:
+    """Return the error of the network within nested ones, or all of a short message."""
+    match = _ERRNO.search(problem)
+    return match[0] if match else problem[:MAX_PROBLEM_CHARS]

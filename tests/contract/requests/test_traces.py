@@ -6,6 +6,8 @@ import sys
 
 import httpx
 import pytest
+from opentelemetry.exporter.otlp.proto.http import trace_exporter
+from opentelemetry.sdk.trace.export import SpanExportResult
 from trace_collector import collecting
 from two_programs import pair, until
 
@@ -127,6 +129,29 @@ def test_a_collector_that_refuses_spans_is_logged_once_and_again_when_it_takes_t
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     assert "404" in caplog.messages[0]
     assert f"{collector.url}/v1/traces takes spans again" in caplog.messages[1]
+
+
+NESTED = """a pool of (Caused by NewConnectionError("x: [Errno 111] Connection refused")) while exporting"""
+
+
+def fail_as_now(*_):
+    logging.getLogger(trace_exporter.__name__).warning("Transient error %s", NESTED)
+    return SpanExportResult.FAILURE
+
+
+def fail_as_before(*_):  # OpenTelemetry 1.30
+    raise ConnectionError(NESTED)
+
+
+@pytest.mark.parametrize("fail", [fail_as_now, fail_as_before])
+def test_a_collector_that_is_away_is_logged_with_the_reason_alone(fail, monkeypatch, caplog):
+    monkeypatch.setattr(trace_exporter.OTLPSpanExporter, "export", fail)
+    exporter = SpanExporter("http://127.0.0.1:9/v1/traces")
+    for _ in range(2):
+        exporter.export([])
+    (message,) = caplog.messages
+    assert message.startswith("spans are lost: http://127.0.0.1:9/v1/traces takes none (")
+    assert "takes none ([Errno 111] Connection refused). Is a collector there" in message
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:4318", "grpc://collector:4317", "http://", "collector"])
