@@ -11,9 +11,9 @@ import threading
 import time
 
 GATEWAY = ("wisp-gateway.wisp-system.svc", 80)
-RUNTIME = ("honest.wisp-load.svc", 8000)
+RUNTIME = ("honest.wisp-honest.svc", 8000)
 OPERATOR = ("wisp-operator.wisp-system.svc", 8081)
-MODEL = "wisp-load/honest"
+MODEL = "wisp-honest/honest"
 CHAT = "/v1/chat/completions"
 MIB = 1 << 20
 

@@ -58,25 +58,10 @@ def test_in_its_own_namespace_the_operator_also_keeps_its_lease(release):
 
 
 @pytest.mark.parametrize(
-    ("verb", "thing"),
+    ("verb", "thing"),  # as the authorizer decides, of what the lists above leave out
     [
-        *(("get", thing) for thing in ("secrets", "configmaps", "serviceaccounts", "clusterroles")),
-        *(
-            ("create", thing)
-            for thing in ("pods", "pods/exec", "serviceaccounts/token", "clusterrolebindings")
-        ),
-        *(("delete", thing) for thing in ("pods", "deployments", "persistentvolumeclaims", "nodes")),
-        *(
-            ("patch", thing)
-            for thing in ("inferencemodels", "nodes", "namespaces", "customresourcedefinitions")
-        ),
-        *(
-            ("deletecollection", "services"),
-            ("list", "secrets"),
-            ("impersonate", "users"),
-            ("escalate", "clusterroles"),
-            ("bind", "clusterroles"),
-        ),
+        *(("get", "secrets"), ("list", "secrets"), ("create", "pods"), ("create", "pods/exec")),
+        *(("create", "serviceaccounts/token"), ("patch", "inferencemodels"), ("escalate", "clusterroles")),
     ],
 )
 def test_neither_account_may(release, verb, thing):
@@ -128,8 +113,8 @@ def runtime_pod(clients, tmp_path_factory):
     make_namespace(NAMESPACE)
     put_weights(NAMESPACE, tiny=folder)
     apply(model("chat", model={"uri": "pvc://weights/tiny"}, replicas=1), namespace=NAMESPACE)
-    until(lambda: status("chat", NAMESPACE).get("state") == "Ready", seconds=60)
-    return get("pods", namespace=NAMESPACE)[0]
+    until(lambda: status("chat", NAMESPACE).get("state") == "Ready")
+    return next(pod for pod in get("pods", namespace=NAMESPACE) if pod["metadata"]["name"] != "fill")
 
 
 LOOK = """

@@ -79,7 +79,7 @@ def hub(tiny):
 
 def test_a_model_in_an_image_is_mounted_and_answers(image):
     apply(model("image", model={"uri": f"oci://{image}"}, replicas=1), namespace=NAMESPACE)
-    until(lambda: status("image", NAMESPACE).get("state") == "Ready", seconds=60)
+    until(lambda: status("image", NAMESPACE).get("state") == "Ready")
     code, found = answer("/v1/chat/completions", chat(f"{NAMESPACE}/image", max_tokens=4))
     assert (code, found["usage"]["completion_tokens"]) == (200, 4)
 
@@ -92,7 +92,7 @@ def test_a_model_of_a_hub_is_fetched_with_the_token_of_its_secret(hub):
         model("closed", model={"uri": "hf://acme/tiny"}, **fields),
         namespace=NAMESPACE,
     )
-    until(lambda: status("open", NAMESPACE).get("state") == "Ready", seconds=60)
+    until(lambda: status("open", NAMESPACE).get("state") == "Ready")
     code, found = answer("/v1/chat/completions", chat(f"{NAMESPACE}/open", max_tokens=4))
     assert (code, found["usage"]["completion_tokens"]) == (200, 4)
-    until(lambda: condition("closed", "Ready", NAMESPACE)[1] == "ModelNotFound", seconds=60)
+    until(lambda: condition("closed", "Ready", NAMESPACE)[1] == "ModelNotFound")
