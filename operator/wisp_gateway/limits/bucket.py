@@ -37,11 +37,21 @@ class Taken:
 
 @dataclass(slots=True, eq=False)
 class Reservation:
-    """A take whose amount is not final, at ``at_s``, and those that came between it and the next."""
+    """A take whose amount is not final, at ``at_s``.
+
+    Attributes:
+        taken: reserved amount, and what was taken between it and the next one that is open.
+        since: the latter alone.
+    """
 
     at_s: float
     taken: Taken
     since: Taken
+
+    def add(self, later: Taken) -> None:
+        """Add takes that come after it, and before the next one that is open."""
+        self.since.add(later)
+        self.taken.add(later)
 
 
 class Bucket:
@@ -82,7 +92,7 @@ class Bucket:
         taken = _taken(amount, per_minute, now_s)
         self.full_at_s = taken.after(self.full_at_s)
         if self._open:
-            self._open[-1].since.add(taken)
+            self._open[-1].add(taken)
 
     def reserve(self, amount: int, per_minute: int, now_s: float) -> Reservation:
         """Take ``amount`` for now; to be settled once."""
@@ -100,12 +110,13 @@ class Bucket:
         index = self._open.index(reservation)
         del self._open[index]
         if index:
-            self._open[index - 1].since.add(final)
+            self._open[index - 1].add(final)
         else:
             self._before_s = final.after(self._before_s)
-        self.full_at_s = self._before_s
+        full_at_s = self._before_s
         for still_open in self._open:
-            self.full_at_s = still_open.since.after(still_open.taken.after(self.full_at_s))
+            full_at_s = still_open.taken.after(full_at_s)
+        self.full_at_s = full_at_s
 
 
 def _taken(amount: int, per_minute: int, at_s: float) -> Taken:
