@@ -98,6 +98,7 @@ class App:
             route = routes.find(client.method, client.path, is_metrics_port=is_metrics_port)
             await self._dispatch(client, route)
         except GatewayError as error:
+            client.refusal = error
             request_metrics.count_refusal(self._metrics, client, error)
             await client.fail(error)
         except ClientGone:

@@ -64,6 +64,7 @@ class GatewayError(Exception):
     type: ClassVar[str]
     code: ClassVar[str]
     is_final: ClassVar[bool] = False  # an immediate retry would fail again
+    limit: str | None = None  # of a key's limits the one that it is over, as the key's line names it
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
         super().__init__(message)

@@ -68,6 +68,7 @@ class Client:
         self.model_key = ""  # set once the model is found
         self.key_name = ""  # set once the API key is known
         self.status = 0
+        self.refusal: GatewayError | None = None  # the gateway's own error that it got
         self.is_streaming = False
         self._has_head = False
         self.usage: Usage | None = None  # set at the answer's end, if its pod reports it

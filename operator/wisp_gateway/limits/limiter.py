@@ -99,6 +99,7 @@ class Limiter:
             raise RateLimited(
                 f"{limits.concurrent} requests of this key already wait or run, as many as it may have at "
                 "once (concurrent). Send the next one when one of them has ended.",
+                limit="concurrent",
                 wait_s=CONCURRENT_WAIT_S,
             )
         tokens = min(tokens, limits.tokens_per_minute or tokens)
@@ -145,6 +146,7 @@ def _check(use: KeyUse, limits: KeyLimits, tokens: int, now_s: float) -> None:
         raise RateLimited(
             f"This key may send {rpm} requests a minute (rpm). Try again in {wait_s:.3g} s, or ask whoever "
             "runs this gateway for more.",
+            limit="rpm",
             wait_s=wait_s,
         )
     if tpm is not None and (wait_s := use.tokens.wait_s(tokens, tpm, now_s)):
@@ -153,6 +155,7 @@ def _check(use: KeyUse, limits: KeyLimits, tokens: int, now_s: float) -> None:
             f"This key may use {tpm} tokens a minute (tpm): {left} are left, and this request may need "
             f"{tokens}, its prompt and its longest answer. Try again in {wait_s:.3g} s, lower max_tokens, or "
             "ask whoever runs this gateway for more.",
+            limit="tpm",
             wait_s=wait_s,
         )
 

@@ -12,6 +12,8 @@ from wisp_gateway.reporting.introspection import model_state
 from wisp_gateway.routing.model_state import ModelState
 
 FRESH_S = 5.0
+AT_ONCE = ("model_asleep", "model_failed", "model_suspended")
+"""Refusals of a model without a pod that waits for none."""
 _VOLATILE = ("idleSeconds",)
 
 
@@ -76,7 +78,7 @@ def pods_sample(state: ModelState, pods: PodReader, now_s: float) -> dict[str, A
 
 def request_row(client: Client, seconds: float) -> dict[str, Any]:
     """Return a finished request, without any text of it."""
-    usage = client.usage
+    usage, refusal = client.usage, client.refusal
     return {
         "id": client.request_id,
         "time": round(time.time() - seconds, 3),
@@ -89,9 +91,18 @@ def request_row(client: Client, seconds: float) -> dict[str, Any]:
         "firstTokenSeconds": _rounded(usage.first_token_s) if usage else None,
         "perTokenSeconds": _rounded(usage.per_token_s) if usage else None,
         "seconds": round(seconds, 4),
+        "queueSeconds": _rounded(_queue_s(client, seconds)),
+        "isWoken": bool(client.waited_for_wake) and (refusal is None or refusal.code not in AT_ONCE),
+        "code": refusal.code if refusal else None,
+        "limit": refusal.limit if refusal else None,
         "finish": usage.finish if usage else None,
         "keyName": client.key_name,
     }
+
+
+def _queue_s(client: Client, seconds: float) -> float | None:
+    """Return a request's wait for a place at a pod, to its end if none had one; None: it never waited."""
+    return seconds if client.queue_s is None and client.waited_for_wake is not None else client.queue_s
 
 
 def without_sender(row: dict[str, Any]) -> dict[str, Any]:
