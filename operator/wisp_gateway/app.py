@@ -236,7 +236,11 @@ class App:
 
         account = self._caller(client).account
         work = self._feed_endpoints.serve(client, route.id, route.model, visible_models, account)
-        await self._running.run(client, work, None)
+        try:
+            await self._running.run(client, work, None)
+        except ClientGone:
+            if not client.is_streaming:  # a page that closes is the end of its stream
+                raise
 
     async def _page(self, client: Client, route: routes.Route) -> None:
         """Send a file of the page; it shows nothing without the key that it then asks for."""

@@ -356,3 +356,14 @@ def test_a_pod_that_cannot_be_reached_costs_the_page_nothing(world):
         world.model("n", state="Asleep")
         followed.until("model", lambda model: model["name"] == "n")
     assert followed.of("state")[0]["models"][0]["ledger"] is None
+
+
+def test_a_page_that_closes_is_the_end_of_its_stream_and_no_error_of_a_model(world, caplog):
+    caplog.set_level("INFO", logger="wisp_gateway.access")
+    world.start()
+    with httpx.stream("GET", f"{world.url}/state/stream", timeout=60, trust_env=False) as answer:
+        next(answer.iter_lines())
+    (record,) = world.until(lambda: [each for each in caplog.records if each.name == "wisp_gateway.access"])
+    fields = next(value for value in vars(record).values() if isinstance(value, dict) and "status" in value)
+    assert (fields["path"], fields["status"]) == ("/state/stream", 200)
+    assert world.metric("wisp_gateway_requests_total{") == 0
