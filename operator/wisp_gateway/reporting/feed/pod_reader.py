@@ -70,8 +70,8 @@ class PodReader:
             self._begin(state, pod)
 
     def read_once(self, state: ModelState) -> None:
-        """Read a model's pods now, as at the end of its wake."""
-        for _, pod, reading in self._known([state]):
+        """Read a model's pods now, as at the end of its wake; also those that drain already."""
+        for _, pod, reading in self._known([state], with_draining=True):
             if not reading.is_under_way and len(self._tasks) < MAX_AT_ONCE:
                 self._begin(state, pod)
 
@@ -84,6 +84,12 @@ class PodReader:
         """Return the readings of a model's ready pods."""
         readings = [self.of_pod(pod) for pod in state.pods.values() if pod.is_ready]
         return [reading for reading in readings if reading is not None and reading.details is not None]
+
+    def of_woken(self, state: ModelState) -> list[Reading]:
+        """Return the readings of a model's ready pods, then those of pods that drain."""
+        draining = [self.of_pod(pod) for pod in state.pods.values() if pod.endpoint.draining]
+        known = [reading for reading in draining if reading is not None and reading.details is not None]
+        return [*self.of_ready(state), *known]
 
     def of_starting(self, state: ModelState) -> Reading | None:
         """Return the reading of the starting pod with most phases."""
@@ -101,10 +107,12 @@ class PodReader:
         for task in self._tasks:
             task.cancel()
 
-    def _known(self, states: Iterable[ModelState]) -> Iterator[tuple[ModelState, Pod, Reading]]:
+    def _known(
+        self, states: Iterable[ModelState], *, with_draining: bool = False
+    ) -> Iterator[tuple[ModelState, Pod, Reading]]:
         for state in states:
             for pod in state.pods.values():
-                if not pod.endpoint.draining:
+                if with_draining or not pod.endpoint.draining:
                     reading = self.of_pod(pod)
                     if reading is None:
                         reading = self._readings[pod] = Reading(pod.endpoint.address)

@@ -25,11 +25,13 @@ class Wake:
 
     Attributes:
         began: Unix time.
+        before: the state's ``last_wake`` when it began.
     """
 
     state: ModelState
     began_s: float
     began: float
+    before: tuple[float, float] | None
     seconds: float = 0.0
     phases: list[dict[str, Any]] = field(default_factory=list)
     outcome: str = "running"
@@ -114,9 +116,9 @@ class WakeLog:
         if is_waking(state):
             asked_s = now_s if state.wake_began_s is None else state.wake_began_s
             began_s = max([asked_s, *(wake.ended_s or 0.0 for wake in self._ended if wake.state is state)])
-            wake = Wake(state, began_s, now - now_s + began_s)
+            wake = Wake(state, began_s, now - now_s + began_s, state.last_wake)
         elif state.last_wake is not None and state.last_wake != past:
-            wake = Wake(state, state.last_wake[0], now - now_s + state.last_wake[0])
+            wake = Wake(state, state.last_wake[0], now - now_s + state.last_wake[0], past)
         else:
             return None
         self._open[state] = wake
@@ -134,9 +136,10 @@ class WakeLog:
 
     def _end(self, wake: Wake, now_s: float) -> None:
         state, last = wake.state, wake.state.last_wake
-        wake.ended_s = last[1] if last is not None and last[1] >= wake.began_s else now_s
+        is_woken = last is not None and last != wake.before  # its pod may be stopped again since
+        wake.ended_s = last[1] if last is not None and is_woken else now_s
         wake.seconds = wake.ended_s - wake.began_s
-        if state.ready:
+        if state.ready or is_woken:
             wake.outcome = "ready"
             self._pods.read_once(state)
             return
@@ -147,7 +150,7 @@ class WakeLog:
     def _read(self, wake: Wake, now_s: float) -> None:
         """Take the phases of the pod that made it ready, once they were read; give up after a time."""
         assert wake.ended_s is not None
-        readings = self._pods.of_ready(wake.state)
+        readings = self._pods.of_woken(wake.state)
         details = [reading.details for reading in readings if reading.read_s >= wake.ended_s]
         if details and details[0] is not None:
             before_s = max(0.0, wake.seconds - details[0].started_s)

@@ -43,8 +43,9 @@ class Wakes:
         """Let a request wait."""
         self.state.admit(QueuedRequest(None, self.now_s, self.now_s + 300, lambda _: None))
 
-    def become(self, status, *, ready=False, reason=""):
-        endpoints = (Endpoint("m-1", "127.0.0.1:1", ready=ready, draining=False),) if ready else ()
+    def become(self, status, *, ready=False, draining=False, reason=""):
+        endpoint = Endpoint("m-1", "127.0.0.1:1", ready=ready, draining=draining)
+        endpoints = (endpoint,) if ready or draining else ()
         self.state.replace(replace(self.model, state=status, endpoints=endpoints, reason=reason))
 
     async def observe(self, after_s=0.0):
@@ -89,6 +90,42 @@ def test_a_wake_that_is_over_before_the_next_observation_is_recorded_once():
 
     (row,) = asyncio.run(run())
     assert (row["outcome"], row["seconds"], row["began"]) == ("ready", 0.25, UNIX + 100.0)
+
+
+@pytest.mark.parametrize("is_seen_before", [True, False])
+def test_a_wake_whose_pod_is_stopped_before_the_next_observation_was_one(is_seen_before):
+    async def run():
+        wakes = Wakes()
+        await wakes.observe()
+        wakes.ask()
+        if is_seen_before:
+            await wakes.observe(after_s=1.0)
+        wakes.now_s = 104.5
+        wakes.become("Ready", ready=True)
+        wakes.now_s += 0.17
+        wakes.become("Asleep", draining=True)
+        return [await wakes.observe(after_s=0.5) for _ in range(3)][-1]
+
+    (row,) = asyncio.run(run())
+    assert (row["outcome"], row["seconds"]) == ("ready", 4.5)
+    assert [phase["name"] for phase in row["phases"]] == ["schedule", "import", "weights"]
+
+
+def test_a_wake_that_is_abandoned_after_one_that_was_ready_is_no_success():
+    async def run():
+        wakes = Wakes()
+        await wakes.observe()
+        wakes.ask()
+        wakes.now_s += 4.5
+        wakes.become("Ready", ready=True)
+        await wakes.observe(after_s=0.5)
+        await wakes.observe(after_s=0.5)
+        wakes.become("Waking")
+        await wakes.observe(after_s=1.0)
+        wakes.become("Asleep")
+        return [await wakes.observe(after_s=1.0) for _ in range(3)][-1]
+
+    assert [row["outcome"] for row in asyncio.run(run())] == ["ready", "abandoned"]
 
 
 @pytest.mark.parametrize(
