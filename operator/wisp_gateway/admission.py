@@ -14,8 +14,8 @@ from wisp_gateway.inbound.client import Client
 from wisp_gateway.inbound.dialect import Dialect
 from wisp_gateway.inbound.request_body import RequestBody
 from wisp_gateway.limits.headers import anthropic_headers, openai_headers
-from wisp_gateway.limits.key_limits import UNLIMITED, KeyLimits
 from wisp_gateway.limits.limiter import Admission, Limiter
+from wisp_names.key_limits import UNLIMITED, KeyLimits
 
 # Typical of text in most languages and tokenizers; the tokens used replace the estimate at the answer's end.
 BYTES_PER_TOKEN = 4

@@ -7,19 +7,16 @@ It is made of a key's SHA-256, which a line may give instead of the key: one loo
 from __future__ import annotations
 
 import hashlib
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wisp_gateway.limits.key_limits import UNLIMITED, KeyLimits, LimitError, split_limits
+from wisp_names.key_limits import UNLIMITED, KeyLimits, LimitError
+from wisp_names.key_lines import HASHED, parse_key, split_lines, warning_of
 
 PRIORITIES = ("low", "normal", "high")
 NORMAL = "normal"
-SHOWN_PROBLEMS = 5
 _PROCESS_SECRET = secrets.token_bytes(32)
-_HASHED = "sha256:"
-_SHA256 = re.compile(r"[0-9A-Fa-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,34 +68,26 @@ class KeyParser:
 
     def add(self, name: str, text: str, where: str) -> None:
         """Parse ``KEY`` or ``sha256:HEX`` and its limits."""
-        name = name.strip()
         try:
-            key, limits = split_limits(text)
-            if limits != UNLIMITED and not name:
-                raise LimitError("a key with limits needs a name: NAME:KEY")
-            given = _digest_of_hex(key) if key.startswith(_HASHED) else digest(key)
+            line = parse_key(name, text)
         except LimitError as error:
             self.problems.append(f"{where}: {error}")
             return
-        if key:
-            self.keys[given] = Key(name, priority_of(name), limits, self._source)
+        if line is not None:
+            key = Key(line.name, priority_of(line.name), line.limits, self._source)
+            self.keys[_digest_of(line.key)] = key
 
     @property
     def warning(self) -> str:
         """Line for the log; empty: every line was read."""
-        if not self.problems:
-            return ""
-        more = len(self.problems) - SHOWN_PROBLEMS
-        shown = "; ".join(self.problems[:SHOWN_PROBLEMS]) + f"; and {more} more" * (more > 0)
-        return f"{self._place}, {shown}. These keys open nothing until that is mended"
+        return warning_of(self._place, self.problems)
 
 
 def parse_keys(text: str, source: str = "") -> KeyParser:
     """Parse keys, one ``NAME:KEY`` or ``KEY`` a line, limits after it; ``#`` begins a comment."""
     parsed = KeyParser(source, source or "API keys")
-    for number, line in enumerate(text.splitlines(), 1):
-        if line.strip() and not line.strip().startswith("#"):
-            parsed.add(*_split(line.strip()), f"line {number}")
+    for name, rest, where in split_lines(text):
+        parsed.add(name, rest, where)
     return parsed
 
 
@@ -113,19 +102,10 @@ def digest(key: str) -> bytes:
     return _keyed(hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest())
 
 
-def _digest_of_hex(text: str) -> bytes:
-    hexadecimal = text.removeprefix(_HASHED)
-    if not _SHA256.fullmatch(hexadecimal):
-        raise LimitError("'sha256:' must be followed by the 64 hexadecimal digits of the key's SHA-256")
-    return _keyed(bytes.fromhex(hexadecimal))
+def _digest_of(key: str) -> bytes:
+    """Digest of a line's key, or of the key whose hash it has."""
+    return _keyed(bytes.fromhex(key.removeprefix(HASHED))) if key.startswith(HASHED) else digest(key)
 
 
 def _keyed(sha256: bytes) -> bytes:
     return hashlib.blake2b(sha256, key=_PROCESS_SECRET, digest_size=32).digest()
-
-
-def _split(line: str) -> tuple[str, str]:
-    name, colon, key = line.partition(":")
-    if not colon or line.startswith(_HASHED):  # a hashed key without a name
-        return "", line
-    return name, key.strip()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from wisp_gateway.limits.bucket import Bucket, Reservation
 from wisp_gateway.limits.errors import RateLimited, TokensLimited
-from wisp_gateway.limits.key_limits import KeyLimits
+from wisp_names.key_limits import KeyLimits
 
 # Guess of the time until another request of the key ends.
 CONCURRENT_WAIT_S = 1.0

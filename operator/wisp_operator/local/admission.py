@@ -13,6 +13,7 @@ from pathlib import Path
 from wisp_operator.api import InferenceModel
 from wisp_operator.core.naming.grants import foreign_meaning
 from wisp_operator.errors import WispError
+from wisp_operator.local.key_file import read_keys
 
 
 class KeysMissing(WispError):
@@ -36,9 +37,11 @@ def require_keys(model: InferenceModel, api_keys: Path | None) -> None:
             f"{model.key} lets in only callers with a key (spec.access.apiKeySecretRef), and "
             "a machine has no Secrets. Give a file with one key a line: --api-keys FILE."
         )
-    if not holds_keys(api_keys):
+    keys, warning = read_keys(api_keys)
+    if not keys:
+        why = f" ({warning})" if warning else ""
         raise KeysMissing(
-            f"{api_keys} holds no API key that can be read, and {model.key} lets in only callers "
+            f"{api_keys} holds no API key that can be read{why}, and {model.key} lets in only callers "
             "with one (spec.access.apiKeySecretRef). Write one key a line into it, as plain text."
         )
 
@@ -70,16 +73,6 @@ def require_own_names(models: Sequence[InferenceModel]) -> None:
 def _capitalised(name: str) -> str:
     """The name with each part's first letter in upper case: no Kubernetes name then."""
     return "/".join(part[:1].upper() + part[1:] for part in name.split("/"))
-
-
-def holds_keys(file: Path) -> bool:
-    """Return True if a file can be read and has a key, as the gateway will read it."""
-    try:
-        lines = [line.strip() for line in file.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError):
-        return False
-    keys = [line.partition(":")[2] if ":" in line else line for line in lines if not line.startswith("#")]
-    return any(key.strip() for key in keys)
 
 
 def access_warning(host: str, models: Sequence[InferenceModel], api_keys: Path | None) -> str:

@@ -21,11 +21,12 @@ from wisp_operator.core.wake_spans import WakeSpans
 from wisp_operator.desired.settings import BuildSettings
 from wisp_operator.errors import WispError
 from wisp_operator.local import config
-from wisp_operator.local.admission import access_warning, holds_keys
+from wisp_operator.local.admission import access_warning
 from wisp_operator.local.controller import CheckFit, Controller
 from wisp_operator.local.gateway.demand_endpoint import DemandServer
 from wisp_operator.local.gateway.directory import DirectoryFile
 from wisp_operator.local.gateway.process import DRAIN_S, GatewayProcess, GatewaySettings
+from wisp_operator.local.key_file import KeyFile
 from wisp_operator.local.manifest_files import ManifestFiles
 from wisp_operator.local.pod_template import Device
 from wisp_operator.local.processes.cluster import LocalCluster
@@ -101,7 +102,7 @@ class Session:
             self.controller.stop_pods,
         )
         self._gateway: GatewayProcess | None = None
-        self._has_keys = options.api_keys is not None and holds_keys(options.api_keys)
+        self._keys = KeyFile(options.api_keys) if options.api_keys is not None else None
 
     @property
     def url(self) -> str:
@@ -159,6 +160,7 @@ class Session:
         await self.controller.set_models(self._files.models)
         if warning := access_warning(self.options.host, self.models, self.options.api_keys):
             log.warning("%s", warning)
+        self._check_keys()
         self.controller.reconcile_now()
         if self.controller.publish_failure is not None:
             raise FolderUnwritable(self.home, self.controller.publish_failure)
@@ -180,19 +182,8 @@ class Session:
                 log.exception("the manifests changed, but could not be served; the models stay as they were")
 
     def _check_keys(self) -> None:
-        """Log once when the file of keys has none any more, and once when it has some again."""
-        file = self.options.api_keys
-        if file is None or (holds_keys(file) == self._has_keys):
-            return
-        self._has_keys = not self._has_keys
-        if self._has_keys:
-            log.info("%s holds keys again", file)
-        else:
-            log.warning(
-                "%s holds no API key that can be read any more: a file that is gone or unreadable keeps the "
-                "last keys, an empty one lets nobody in. Write one key a line into it",
-                file,
-            )
+        if self._keys is not None:
+            self._keys.check()
 
     async def _end(self) -> None:
         """Stop the gateway first, so that streams can finish, then the pods; at once if hurried."""

@@ -9,7 +9,7 @@ import pytest
 
 from wisp_gateway.discovery.key_digests import Key, digest, parse_keys
 from wisp_gateway.inbound.auth import KeyFile
-from wisp_gateway.limits.key_limits import UNLIMITED, KeyLimits
+from wisp_names.key_limits import UNLIMITED, KeyLimits
 
 HEX = hashlib.sha256(b"sk-1").hexdigest()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from wisp_gateway.limits.errors import RateLimited, TokensLimited
-from wisp_gateway.limits.key_limits import KeyLimits
 from wisp_gateway.limits.limiter import Limiter
+from wisp_names.key_limits import KeyLimits
 
 
 class Clock:

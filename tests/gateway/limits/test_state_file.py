@@ -10,9 +10,9 @@ import pytest
 
 from wisp_gateway.limits import state_file
 from wisp_gateway.limits.errors import RateLimited
-from wisp_gateway.limits.key_limits import KeyLimits
 from wisp_gateway.limits.limiter import Limiter
 from wisp_gateway.limits.state_file import StateFile
+from wisp_names.key_limits import KeyLimits
 
 LIMITS = KeyLimits(requests_per_minute=60, tokens_per_minute=600)
 

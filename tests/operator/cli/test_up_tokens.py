@@ -38,13 +38,15 @@ def test_pods_and_demand_know_the_session_by_its_tokens(tmp_path):
         assert running.ask("other")[0] == 200
 
 
-def test_a_file_of_keys_that_becomes_empty_and_an_open_address_are_warned_of(tmp_path):
+def test_a_file_of_keys_that_becomes_empty_a_bad_line_and_an_open_address_are_warned_of(tmp_path):
     keys = tmp_path / "keys"
-    keys.write_text("chat:sesame\n")
+    keys.write_text("chat:sesame\ncarol:sk-carol rpm=thirty\n")
     protected = manifest("closed", access={"apiKeySecretRef": {"name": "keys"}})
     arguments = ("--api-keys", str(keys), "--host", "0.0.0.0")
     with up(tmp_path, protected, manifest("open"), arguments=arguments) as running:
         assert "may use default/open, without a key" in running.log.read_text()
+        assert f"{keys}, line 2: 'rpm' must be an integer" in running.log.read_text()
+        assert "sk-carol" not in running.log.read_text()
         assert "holds no API key" not in running.log.read_text()
         keys.write_text("")
         running.until(lambda: f"{keys} holds no API key" in running.log.read_text())

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from wisp_operator import api
-from wisp_operator.local.admission import ServedNameTaken, access_warning, holds_keys, require_own_names
+from wisp_operator.local.admission import (
+    KeysMissing,
+    ServedNameTaken,
+    access_warning,
+    require_keys,
+    require_own_names,
+)
 
 
 def model(name, *, is_protected=False, **served):
@@ -53,11 +59,13 @@ def test_a_served_name_of_the_form_of_another_models_key_is_refused_with_one_tha
         require_own_names([model("tiny", servedName="acme/tiny")])
 
 
-@pytest.mark.parametrize(
-    ("text", "holds"),
-    [("", False), ("# chat:x\n\n", False), ("chat:\n", False), ("k\n", True), ("a:k", True)],
-)
-def test_a_file_of_keys_has_some_as_the_gateway_reads_them(tmp_path, text, holds):
+def test_a_protected_model_needs_a_key_that_the_gateway_can_read(tmp_path):
     file = tmp_path / "keys"
-    file.write_text(text)
-    assert holds_keys(file) == holds
+    closed = model("closed", is_protected=True)
+    file.write_text("carol:sk-carol rpm=thirty\n")
+    with pytest.raises(KeysMissing, match="line 1: 'rpm' must be an integer such as 600") as caught:
+        require_keys(closed, file)
+    assert "sk-carol" not in str(caught.value)
+    file.write_text("carol:sk-carol rpm=thirty\ndan:sk-dan rpm=30\n")
+    require_keys(closed, file)
+    require_keys(model("open"), None)
