@@ -1,6 +1,7 @@
 """``wisp fit`` and the command itself: exit codes, JSON, help that answers at once."""
 
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -178,6 +179,11 @@ def test_a_served_name_that_means_another_model_is_named(folder, tmp_path):
         "A request for 'acme/eight' means the model of that namespace and name, and no other." in done.output
     )
     assert "reached as default/eight alone" in done.output
+
+
+def test_memory_that_stays_free_is_named(folder):
+    said = wisp("fit", folder, "--gpu", "h100").output
+    assert re.search(r"available .* H100, less the 10% that stay free *\n", said), said
 
 
 def test_a_total_that_is_more_than_the_need_says_why(folder):

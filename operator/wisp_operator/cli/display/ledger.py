@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wisp_plan.fit.verdict import Fit
+from wisp_plan.hardware.gpus import DEFAULT_FRACTION
 from wisp_plan.units import format_size
 
 BAR_CELLS = 16
@@ -54,7 +55,8 @@ def _table(answer: Fit) -> Table:
         bar(total / available),
         f"{total / available:.0%}",
     )
-    table.add_row("available", format_size(answer.available_bytes), "", answer.device_name)
+    kept_back = f"{answer.device_name}, less the {1 - DEFAULT_FRACTION:.0%} that stay free"
+    table.add_row("available", format_size(answer.available_bytes), "", kept_back)
     return table
 
 
