@@ -40,7 +40,9 @@ POD = {"id": "p", "address": "a:1", "ready": True, "draining": False, "running":
         ({"state": "Asleep"}, 60, "wakes on the first request"),
         ({"state": "Asleep", "lastColdStartSeconds": 2.14}, 60, "last start took 2.1 s"),
         ({"state": "Waking"}, 60, "starting"),
+        ({"state": "Waking", "phase": "schedule"}, 60, "scheduling"),  # the words of the page
         ({"state": "Waking", "phase": "import"}, 60, "starting the runtime"),
+        ({"state": "Waking", "phase": "firstToken"}, 60, "warming up"),
         ({"state": "Waking", "phase": "weights", "progress": 0.5}, 60, "loading weights ━━━━━━────── 50%"),
         ({"state": "Waking", "phase": "unheard-of"}, 60, "starting"),  # of a runtime newer than us
         ({"state": "Ready", "idleSeconds": 10.0, "endpoints": [POD]}, 600, "sleeps in 9:50"),

@@ -11,12 +11,12 @@ from typing import Any
 
 BAR_CELLS = 12
 PHASE_LABELS = {
-    "schedule": "finding a place",
+    "schedule": "scheduling",
     "import": "starting the runtime",
     "pull": "fetching weights",
     "weights": "loading weights",
     "kernels": "preparing kernels",
-    "firstToken": "first token",
+    "firstToken": "warming up",
 }
 
 
