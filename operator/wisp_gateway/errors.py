@@ -63,7 +63,7 @@ class GatewayError(Exception):
     status: ClassVar[int]
     type: ClassVar[str]
     code: ClassVar[str]
-    is_final: ClassVar[bool] = False  # an immediate retry would fail again
+    is_final: bool = False  # an immediate retry would fail again
     limit: str | None = None  # of a key's limits the one that it is over, as the key's line names it
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: int | None = None) -> None:
@@ -232,9 +232,13 @@ class ModelSuspended(Unavailable):
 
 
 class ModelFailed(Unavailable):
-    """The model cannot be started now."""
+    """The model cannot be started now; ``is_final``: not until its manifest or its files change."""
 
     code = "model_failed"
+
+    def __init__(self, message: str, *, is_final: bool, retry_after_s: int) -> None:
+        super().__init__(message, retry_after_s=None if is_final else retry_after_s)
+        self.is_final = is_final
 
 
 class WaitedTooLong(Unavailable):

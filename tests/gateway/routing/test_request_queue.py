@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from wisp_gateway.discovery.snapshot import ColdStart, Model
@@ -38,6 +40,20 @@ def request(name="t", outcomes=None, entered_s=0.0, deadline_s=10.0):
 def test_refusals_by_state_and_mode(state, mode, ready, is_held, code):
     refusal = refuse_wait(model(state, mode), ready=ready, retry_after_s=7, is_held=is_held)
     assert (refusal.code if refusal else None) == code
+
+
+@pytest.mark.parametrize(
+    ("reason", "headers"),
+    [
+        ("SourceUnreachable", {b"retry-after": b"7"}),
+        ("DoesNotFit", {b"retry-after": b"7"}),  # memory may become free
+        ("ModelNotFound", {b"x-should-retry": b"false"}),
+        ("ModelUnsupported", {b"x-should-retry": b"false"}),
+    ],
+)
+def test_a_client_is_not_asked_to_try_again_where_only_a_change_of_the_model_helps(reason, headers):
+    refusal = refuse_wait(replace(model("Failed"), reason=reason), ready=0, retry_after_s=7)
+    assert dict(refusal.headers()) == headers
 
 
 @pytest.mark.parametrize(

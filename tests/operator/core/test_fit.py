@@ -159,7 +159,17 @@ def test_a_missing_folder_says_which(tmp_path):
         wanted, files_of(wanted.spec.model), verdict.Device("cpu", "this machine", 1 << 30)
     )
     assert report.verdict == "Unknown"  # the pod will say so too, and is the one to know
-    assert f"{tmp_path}/none is not there" in report.message
+    assert f"{tmp_path}/none is not there. Point spec.model.uri at a folder" in report.message
+
+
+def test_a_file_in_place_of_a_folder_is_named_as_one(tmp_path):
+    (tmp_path / "model.bin").touch()
+    report = verdict.check(
+        wanted := model(f"file://{tmp_path}/model.bin"),
+        files_of(wanted.spec.model),
+        verdict.Device("cpu", "this machine", 1 << 30),
+    )
+    assert f"{tmp_path}/model.bin is neither a folder nor a GGUF file" in report.message
 
 
 def test_an_operator_in_a_pod_does_not_read_its_own_folders_for_a_nodes(folder):

@@ -60,7 +60,8 @@ class LocalFolder:
     def config(self) -> ModelSpec:
         """Read ``config.json``, or a GGUF file's metadata; raises SourceError if there is neither."""
         if not self.folder.is_dir() and not (self.folder.suffix == SUFFIX and self.folder.is_file()):
-            raise SourceError(f"{self.folder} is not there, or no folder. {_POINT_AT}")
+            what = "is neither a folder nor a GGUF file" if self.folder.exists() else "is not there"
+            raise SourceError(f"{self.folder} {what}. {_POINT_AT}")
         if not files_of_gguf(self.folder) and not (self.folder / CONFIG_FILE).is_file():
             raise SourceError(f"{self.folder} holds no {CONFIG_FILE} and no GGUF file. {_POINT_AT}")
         return directory.read_config(self.folder)
