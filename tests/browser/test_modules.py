@@ -302,6 +302,38 @@ def test_a_wake_is_as_far_as_its_newest_report(call, model, heartbeat, current, 
     assert (wake["current"], wake["progress"]) == (current, progress)
 
 
+MODEL = {"namespace": "a", "name": "m"}
+
+
+def wake_row(key="a/m", outcome="running", seconds=3.5):
+    return {"key": key, "outcome": outcome, "seconds": seconds}
+
+
+@pytest.mark.parametrize(
+    ("model", "wakes", "seconds"),
+    [
+        (MODEL, [wake_row(outcome="ready"), wake_row(seconds=6.2)], 6.2),
+        (MODEL | {"startPhases": [{"seconds": 1.0}, {"seconds": 2.5}]}, [], 3.5),
+        (MODEL | {"startPhases": [{"seconds": 1.0}]}, [wake_row(key="a/other")], 1.0),
+        (MODEL, [], 0),
+    ],
+)
+def test_a_wake_has_lasted_what_its_row_or_its_phases_say(call, model, wakes, seconds):
+    assert call("models/phases.js", "m.wakeSecondsOf(...argument)", [model, wakes]) == seconds
+
+
+@pytest.mark.parametrize(
+    ("model", "wakes", "seconds"),
+    [
+        (MODEL | {"lastColdStartSeconds": 2.1}, [wake_row(outcome="ready")], 2.1),
+        (MODEL | {"lastColdStartSeconds": None}, [wake_row(outcome="ready"), wake_row()], 3.5),
+        (MODEL, [wake_row(outcome="failed"), wake_row(key="a/other", outcome="ready")], None),
+    ],
+)
+def test_the_last_wake_of_a_model_is_known_from_its_document_or_from_the_wakes(call, model, wakes, seconds):
+    assert call("models/phases.js", "m.lastWakeSecondsOf(...argument)", [model, wakes]) == seconds
+
+
 @pytest.mark.parametrize(
     ("reason", "words"),
     [

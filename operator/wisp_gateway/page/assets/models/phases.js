@@ -1,13 +1,20 @@
-// Phases of a wake: their order, their names, their colours (`phase-NAME` in style.css), and how far a wake is.
+// Phases of a wake: their order, names, explanations and colours (`phase-NAME` in style.css), and how far a wake is.
+
+import { secondsSince } from "../clock.js";
 
 export const PHASES = [
-  { name: "schedule", label: "Schedule", doing: "Scheduling" },
-  { name: "import", label: "Start", doing: "Starting the runtime" },
-  { name: "pull", label: "Fetch", doing: "Fetching weights" },
-  { name: "weights", label: "Weights", doing: "Loading weights" },
-  { name: "kernels", label: "Kernels", doing: "Preparing kernels" },
-  { name: "firstToken", label: "First token", doing: "Computing the first token" },
-  { name: "answer", label: "First answer", doing: "Starting the first answer" },
+  { name: "schedule", label: "Schedule", doing: "Scheduling", about: "a machine is chosen, and the pod’s process begins" },
+  { name: "import", label: "Start", doing: "Starting the runtime", about: "the runtime’s code is loaded" },
+  { name: "pull", label: "Fetch", doing: "Fetching weights", about: "files that the cache lacks are downloaded" },
+  { name: "weights", label: "Weights", doing: "Loading weights", about: "weights go from disk into memory" },
+  { name: "kernels", label: "Kernels", doing: "Preparing kernels", about: "the KV cache is reserved; on a GPU, kernels are loaded" },
+  { name: "firstToken", label: "Warm-up", doing: "Warming up", about: "one real step computes a token; then the model is ready" },
+  {
+    name: "answer",
+    label: "First answer",
+    doing: "Starting the first answer",
+    about: "from ready to the first token of the request that waited, not part of the wake’s time",
+  },
 ];
 
 const byName = new Map(PHASES.map((phase) => [phase.name, phase]));
@@ -30,4 +37,18 @@ export function wakeOf(model, heartbeat = "") {
   const known = phases.find(({ name }) => name === current);
   const beat = percent === null || beaten !== current ? null : Number(percent) / 100;
   return { phases, current, progress: known?.progress ?? model?.progress ?? beat };
+}
+
+/** Seconds of a model's wake so far: those of its row among `wakes`, or else of the phases that its pods reported. */
+export function wakeSecondsOf(model, wakes) {
+  const row = wakes.findLast(({ key, outcome }) => key === `${model.namespace}/${model.name}` && outcome === "running");
+  if (row) return row.seconds + secondsSince(row.receivedMs);
+  const known = (model.startPhases ?? []).reduce((sum, { seconds }) => sum + (seconds ?? 0), 0);
+  return known + secondsSince(model.receivedMs);
+}
+
+/** Seconds that the last wake of a model took, by its row among `wakes` where its document has none; null: unknown. */
+export function lastWakeSecondsOf({ namespace, name, lastColdStartSeconds }, wakes) {
+  const row = wakes.findLast(({ key, outcome }) => key === `${namespace}/${name}` && outcome === "ready");
+  return lastColdStartSeconds || row?.seconds || null;
 }

@@ -18,10 +18,10 @@ export default function WakesView() {
   const longest = Math.max(...wakes.map((wake) => Math.max(secondsOf(wake), knownOf(wake))), 0.001);
   return html`<div class="view-head">
       <h1>Wakes</h1>
-      <p class="muted">${wakes.length === 1 ? "One wake" : `The last ${wakes.length}, newest first`}: from the first request to the
-      first token</p>
+      <p class="muted">${wakes.length === 1 ? "One wake" : `The last ${wakes.length}, newest first`}: each from the request
+      or the button that began it until the model was ready</p>
     </div>
-    <${Legend} wakes=${wakes} />
+    <${Phases} wakes=${wakes} />
     <ol class="wakes">
       ${wakes.toReversed().map((wake) => html`<${Wake} key=${`${wake.key} ${wake.began}`} wake=${wake} longest=${longest} />`)}
     </ol>`;
@@ -35,14 +35,23 @@ function secondsOf(wake) {
   return (wake.seconds ?? 0) + (wake.outcome === "running" ? secondsSince(wake.receivedMs) : 0);
 }
 
-function Legend({ wakes }) {
+/** Colours of the phases that are shown, and on demand an explanation of each. */
+function Phases({ wakes }) {
   const seen = new Set(wakes.flatMap(({ phases }) => (phases ?? []).map(({ name }) => name)));
+  const shown = PHASES.filter(({ name }) => seen.has(name));
   return html`<ul class="legend" aria-label="Phases">
-    ${PHASES.filter(({ name }) => seen.has(name)).map(
-      ({ name, label }) =>
-        html`<li key=${name}><span class=${`swatch phase-${name}`} aria-hidden="true"></span>${label}</li>`,
-    )}
-  </ul>`;
+      ${shown.map(
+        ({ name, label }) =>
+          html`<li key=${name}><span class=${`swatch phase-${name}`} aria-hidden="true"></span>${label}</li>`,
+      )}
+    </ul>
+    ${shown.length > 0 &&
+    html`<details class="phases small">
+      <summary>What happens in each phase</summary>
+      <dl>
+        ${shown.map(({ name, label, about }) => html`<div key=${name}><dt>${label}</dt><dd>${titled(about)}.</dd></div>`)}
+      </dl>
+    </details>`}`;
 }
 
 function Wake({ wake, longest }) {
@@ -63,7 +72,7 @@ function Wake({ wake, longest }) {
           ({ name, seconds }) => html`<span
             key=${name}
             class=${`segment phase-${name}`}
-            title=${`${phaseOf(name).label}: ${formatSeconds(seconds)}`}
+            title=${titleOf(name, seconds)}
             style=${{ flexGrow: seconds }}
           ></span>`,
         )}
@@ -76,6 +85,11 @@ function Wake({ wake, longest }) {
       )}
     </ul>
   </li>`;
+}
+
+function titleOf(name, seconds) {
+  const { label, about } = phaseOf(name);
+  return `${label}, ${formatSeconds(seconds)}${about ? `: ${about}` : ""}`;
 }
 
 const OUTCOMES = {
@@ -92,11 +106,14 @@ function Outcome({ wake }) {
 }
 
 function NoWake() {
+  const models = useStore(feed, (state) => state.models);
+  const isLocal = models?.some(({ canStop }) => canStop); // `wisp up` stops models, a cluster's operator none
   return html`<section class="empty">
     <${Icon} name="wakes" />
     <h1>No wakes yet</h1>
     <p>Each wake is listed here with the time of each phase. Send a request to a sleeping model, or wake one
     under <a href="#/models">Models</a>.</p>
-    <p class="muted small">Wakes since this gateway started. For earlier ones: <code>kubectl describe inferencemodel NAME</code>.</p>
+    <p class="muted small">Wakes since this gateway started.${!isLocal &&
+    html` The last one before, on a cluster: <code>kubectl describe inferencemodel NAME</code>.`}</p>
   </section>`;
 }
