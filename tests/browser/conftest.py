@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from running_wisp import (
     Gateway,
     Script,
@@ -118,3 +118,23 @@ def open_page(browser: Browser, wisp: Wisp) -> Iterator[Callable[..., WatchedPag
     finally:
         for watched in pages:
             watched.page.context.close()
+
+
+@pytest.fixture(scope="session")
+def bare_page(browser: Browser, wisp: Wisp) -> Iterator[Page]:
+    """A page without any module of its own running."""
+    page = browser.new_page()
+    page.goto(f"{wisp.url}/page/vendor/vendor.json")
+    yield page
+    page.close()
+
+
+@pytest.fixture
+def call(bare_page: Page) -> Callable[..., Any]:
+    """Return a function that evaluates an expression on a module ``m`` of the page."""
+
+    def call_(module: str, expression: str, argument: Any = None) -> Any:
+        script = f"argument => import('/page/{module}').then(async m => ({expression}))"
+        return bare_page.evaluate(script, argument)
+
+    return call_

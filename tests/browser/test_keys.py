@@ -70,7 +70,12 @@ def test_a_model_that_needs_a_key_asks_for_it_on_its_card_and_in_the_chat(mixed,
     scripts["second"].answer("with its key", "You may.")
     page = open_page("#/models", url=mixed.url).page
     card = page.get_by_role("article", name="second", exact=True)
-    card.get_by_role("button", name="Enter API key for second").click()
+    enter_key = card.get_by_role("button", name="Enter API key for second")
+    expect(enter_key).to_be_visible()
+    expect(
+        card.get_by_text("Chat and other requests need its API key; stopping it here doesn’t.")
+    ).to_be_visible()
+    enter_key.click()
     dialog = page.get_by_role("dialog")
     enter(dialog, "sk-wrong")
     expect(dialog.get_by_role("alert")).to_have_text("This key doesn’t open second.")

@@ -10,26 +10,6 @@ import subprocess
 import pytest
 
 
-@pytest.fixture(scope="module")
-def page(browser, wisp):
-    """A page without any module of its own running."""
-    page = browser.new_page()
-    page.goto(f"{wisp.url}/page/vendor/vendor.json")
-    yield page
-    page.close()
-
-
-@pytest.fixture
-def call(page):
-    """Return a function that evaluates an expression on a module ``m`` of the page."""
-
-    def call_(module, expression, argument=None):
-        script = f"argument => import('/page/{module}').then(async m => ({expression}))"
-        return page.evaluate(script, argument)
-
-    return call_
-
-
 @pytest.mark.parametrize(
     ("function", "value", "text"),
     [
@@ -63,6 +43,18 @@ def test_a_value_is_written_as_people_read_it(call, function, value, text):
     assert call("format.js", f"m.{function}(argument)", value) == text
 
 
+@pytest.mark.parametrize(
+    ("part", "total", "text"),
+    [
+        (1.6 * 2**30, 18.9 * 2**30, "1.6 of 18.9 GiB"),
+        (512 * 2**20, 2 * 2**30, "512 MiB of 2.0 GiB"),
+        (0, 2**30, "0 B of 1.0 GiB"),
+    ],
+)
+def test_memory_in_use_names_its_unit_once(call, part, total, text):
+    assert call("format.js", "m.formatBytesOf(...argument)", [part, total]) == text
+
+
 def test_marks_of_an_axis_have_seconds_only_between_minutes(call):
     assert [len(text) for text in call("format.js", "m.formatTimes([0, 60, 120])")] == [5, 5, 5]
     assert [len(text) for text in call("format.js", "m.formatTimes([0, 30, 60])")] == [8, 8, 8]
@@ -94,43 +86,6 @@ def test_a_stream_is_read_as_events_wherever_it_is_divided(call, chunks, events)
         controller.close();
     } })"""
     assert call("sse.js", f"Array.fromAsync(m.readEvents(new Response({stream})))", chunks) == events
-
-
-@pytest.mark.parametrize(
-    ("values", "share", "result"),
-    [
-        ([], 0.5, None),
-        ([7], 0.99, 7),
-        ([3, 1, 2], 0.5, 2),
-        ([4, 3, 2, 1], 0.5, 2),
-        (list(range(1, 101)), 0.95, 95),
-    ],
-)
-def test_a_percentile_is_the_smallest_value_that_enough_do_not_exceed(call, values, share, result):
-    assert call("views/series.js", "m.percentile(...argument)", [values, share]) == result
-
-
-@pytest.mark.parametrize(
-    ("samples", "requests", "start"),
-    [
-        ([], [], 940),  # a minute at least
-        ([990], [], 940),
-        ([700, 990], [], 700),
-        ([700], [650], 650),
-        ([10], [], 100),  # 15 minutes at most
-    ],
-)
-def test_the_time_axis_begins_at_the_first_value_within_a_minute_and_fifteen(call, samples, requests, start):
-    rows = [[{"t": t} for t in samples], [{"time": time} for time in requests], 1000]
-    assert call("views/series.js", "m.startOf(...argument)", rows) == start
-
-
-def test_a_rate_falls_to_zero_between_samples_that_are_far_apart(call):
-    samples = [{"t": t, "models": {"a/m": {"out": 5}}} for t in (100, 101, 200)]
-    (line,) = call(
-        "views/series.js", "m.measureSeries(argument, ['a/m'], 210, { measure: 'out', atRest: 0 })", samples
-    )
-    assert (line["x"], line["y"]) == ([100, 101, 102, 199, 200, 201, 210], [5, 5, 0, 0, 5, 0, 0])
 
 
 ANSWER = {"model": "m", "state": "done", "content": "42", "reasoning": "", "calls": [], "problem": None}
@@ -280,87 +235,6 @@ def test_a_snippet_for_a_shell_sends_the_same_request(call, has_key):
     assert json.loads(printed[printed.index("-d") + 1]) == BODY
     assert ("Authorization: Bearer sk-1" in printed) == has_key
     assert shlex.split(text)[0] == "curl"
-
-
-@pytest.mark.parametrize(
-    ("model", "heartbeat", "current", "progress"),
-    [
-        (None, "", "", None),
-        (None, "weights 62 %", "weights", 0.62),  # the key shows no state: the heartbeat alone tells
-        ({"phase": "weights", "progress": 0.5, "startPhases": []}, "weights 62 %", "weights", 0.5),
-        ({"phase": None, "startPhases": [{"name": "pull", "progress": 0.1}]}, "", "pull", 0.1),
-        (
-            {"phase": "kernels", "startPhases": [{"name": "pull", "progress": 1}]},
-            "weights 62 %",
-            "kernels",
-            None,
-        ),
-    ],
-)
-def test_a_wake_is_as_far_as_its_newest_report(call, model, heartbeat, current, progress):
-    wake = call("models/phases.js", "m.wakeOf(...argument)", [model, heartbeat])
-    assert (wake["current"], wake["progress"]) == (current, progress)
-
-
-MODEL = {"namespace": "a", "name": "m"}
-
-
-def wake_row(key="a/m", outcome="running", seconds=3.5):
-    return {"key": key, "outcome": outcome, "seconds": seconds}
-
-
-@pytest.mark.parametrize(
-    ("model", "wakes", "seconds"),
-    [
-        (MODEL, [wake_row(outcome="ready"), wake_row(seconds=6.2)], 6.2),
-        (MODEL | {"startPhases": [{"seconds": 1.0}, {"seconds": 2.5}]}, [], 3.5),
-        (MODEL | {"startPhases": [{"seconds": 1.0}]}, [wake_row(key="a/other")], 1.0),
-        (MODEL, [], 0),
-    ],
-)
-def test_a_wake_has_lasted_what_its_row_or_its_phases_say(call, model, wakes, seconds):
-    assert call("models/phases.js", "m.wakeSecondsOf(...argument)", [model, wakes]) == seconds
-
-
-@pytest.mark.parametrize(
-    ("model", "wakes", "seconds"),
-    [
-        (MODEL | {"lastColdStartSeconds": 2.1}, [wake_row(outcome="ready")], 2.1),
-        (MODEL | {"lastColdStartSeconds": None}, [wake_row(outcome="ready"), wake_row()], 3.5),
-        (MODEL, [wake_row(outcome="failed"), wake_row(key="a/other", outcome="ready")], None),
-    ],
-)
-def test_the_last_wake_of_a_model_is_known_from_its_document_or_from_the_wakes(call, model, wakes, seconds):
-    assert call("models/phases.js", "m.lastWakeSecondsOf(...argument)", [model, wakes]) == seconds
-
-
-@pytest.mark.parametrize(
-    ("reason", "words"),
-    [
-        ("DoesNotFit", "Does not fit"),
-        ("OOMKilled", "OOMKilled"),
-        ("GpuOutOfMemory", "Gpu out of memory"),
-        ("", ""),
-    ],
-)
-def test_a_reason_is_shown_as_words(call, reason, words):
-    assert call("models/reasons.js", "m.wordsOf(argument)", reason) == words
-
-
-MODELS = [
-    {"namespace": "a", "name": "m", "servedName": "m", "state": "Ready"},
-    {"namespace": "b", "name": "m", "servedName": "big", "state": "Asleep"},
-]
-
-
-@pytest.mark.parametrize(
-    ("name", "namespace", "state"),
-    [("m", "a", "Ready"), ("b/m", "b", "Asleep"), ("big", "b", "Asleep"), ("m", "c", None)],
-)
-def test_a_name_that_the_key_opens_has_the_state_of_its_model(call, name, namespace, state):
-    cards = [{"id": name, "owned_by": namespace}]
-    (choice,) = call("models/catalog.js", "m.choicesOf(...argument)", [cards, MODELS])
-    assert (choice["id"], choice.get("state")) == (name, state)
 
 
 @pytest.mark.parametrize(

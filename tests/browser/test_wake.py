@@ -58,6 +58,27 @@ def test_a_held_wake_shows_its_phase_and_its_progress_everywhere(open_page, scri
     expect(card.get_by_text("Asleep", exact=True)).to_be_visible()
 
 
+def test_a_stop_under_a_request_asks_first_and_lets_it_end(open_page, scripts):
+    rest, go_on = scripts["sleeper"].wait()
+    scripts["sleeper"].answer("held", "Begun", rest, " and ended.")
+    answer = Chat(open_page("#/chat").page, "sleeper").send("to be held")
+    expect(answer.get_by_text("Begun")).to_be_visible()
+    page = open_page("#/models").page
+    card, dialog = card_of(page, "sleeper"), page.get_by_role("dialog")
+    expect(card.get_by_text("1 running")).to_be_visible()
+    card.get_by_role("button", name="Stop sleeper").click()
+    expect(dialog.get_by_text("One request is running.")).to_be_visible()
+    dialog.get_by_role("button", name="Keep it running").click()
+    expect(dialog).to_have_count(0)
+    expect(card.get_by_text("1 running")).to_be_visible()
+    card.get_by_role("button", name="Stop sleeper").click()
+    dialog.get_by_role("button", name="Stop it").click()
+    expect(dialog).to_have_count(0)
+    go_on()
+    expect(answer.get_by_text("Begun and ended.")).to_be_visible()
+    expect(card.get_by_text("Asleep", exact=True)).to_be_visible()
+
+
 def test_a_model_that_fails_shows_its_reason_and_a_remedy(open_page, scripts):
     scripts["broken"].fail(
         "DoesNotFit", "needs 24 GiB for a context of 8192 tokens, this machine has 5 GiB free"

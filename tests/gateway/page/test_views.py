@@ -70,8 +70,7 @@ def test_the_live_view_reads_measures_that_samples_have():
 def test_a_card_reads_fields_that_a_model_has():
     models = json.loads((SAMPLES / "state.json").read_text())["models"]
     fields = {name for model in models for name in model} | {"receivedMs"}
-    read = names_in("views/model_card.js", r"\bmodel\.(\w+)") | names_in(
-        "views/wake_bar.js", r"\bmodel\.(\w+)"
-    )
+    files_of_card = ("views/model_card.js", "views/model_actions.js", "views/wake_bar.js")
+    read = {name for file in files_of_card for name in names_in(file, r"\bmodel\.(\w+)")}
     assert len(read) > 10
     assert read - fields == set()

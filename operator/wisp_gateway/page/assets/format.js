@@ -29,6 +29,13 @@ export function formatBytes(value) {
   return `${size >= 100 || unit === 0 ? size.toFixed(0) : size.toFixed(1)} ${["B", "KiB", "MiB", "GiB", "TiB"][unit]}`;
 }
 
+/** 1.6 of 18.9 GiB, 512 MiB of 2.0 GiB. */
+export function formatBytesOf(part, total) {
+  const [whole, unit] = formatBytes(total).split(" ");
+  const [size, own] = formatBytes(part).split(" ");
+  return own === unit ? `${size} of ${whole} ${unit}` : `${size} ${own} of ${whole} ${unit}`;
+}
+
 /** 4.3 ms, 340 ms, 2.1 s, 1 min 5 s, 2 h 3 min. */
 export function formatSeconds(value) {
   if (!isNumber(value)) return NONE;

@@ -7,7 +7,12 @@ export const PHASES = [
   { name: "import", label: "Start", doing: "Starting the runtime", about: "the runtime’s code is loaded" },
   { name: "pull", label: "Fetch", doing: "Fetching weights", about: "files that the cache lacks are downloaded" },
   { name: "weights", label: "Weights", doing: "Loading weights", about: "weights go from disk into memory" },
-  { name: "kernels", label: "Kernels", doing: "Preparing kernels", about: "the KV cache is reserved; on a GPU, kernels are loaded" },
+  {
+    name: "kernels",
+    label: "Kernels",
+    doing: "Preparing kernels",
+    about: "the KV cache is reserved; on a GPU kernels are loaded",
+  },
   { name: "firstToken", label: "Warm-up", doing: "Warming up", about: "one real step computes a token; then the model is ready" },
   {
     name: "answer",

@@ -1,6 +1,6 @@
-// A model's memory as one stacked bar: weights, KV cache, workspace, and what is free.
+// A model's memory as one stacked bar: weights, KV cache, workspace, and what is free beside it.
 
-import { formatBytes } from "../format.js";
+import { formatBytes, formatBytesOf } from "../format.js";
 import { html } from "../vendor/preact.js";
 
 const LABELS = {
@@ -16,9 +16,10 @@ export function Ledger({ rows, gpu, isHeld }) {
   const shown = rows.filter(({ bytes }) => bytes > 0);
   const total = shown.reduce((sum, { bytes }) => sum + bytes, 0);
   if (!total) return null;
+  const used = shown.reduce((sum, { name, bytes }) => sum + (name === "free" ? 0 : bytes), 0);
   const label = `${gpu ? "GPU memory" : "Memory"}${isHeld ? "" : " when it last ran"}`;
   return html`<figure class="ledger">
-    <figcaption><h3>${label}</h3><span class="number muted">${formatBytes(gpu?.memoryBytes ?? total)}</span></figcaption>
+    <figcaption><h3>${label}</h3><span class="number muted">${formatBytesOf(used, gpu?.memoryBytes || total)}</span></figcaption>
     <div class="stack" aria-hidden="true">
       ${shown.map(
         ({ name, bytes }) => html`<span

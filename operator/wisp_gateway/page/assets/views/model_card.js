@@ -1,18 +1,18 @@
-// The card of one model: its state in words, its memory, its load, and the buttons that wake, stop and use it.
+// The card of one model: its state in words, its memory and its load; its buttons are in model_actions.js.
 
-import { request } from "../api.js";
-import { secondsSince, useTick } from "../clock.js";
+import { useTick } from "../clock.js";
 import { feed, keyOf } from "../feed.js";
 import { formatBytes, formatCount, formatRate, formatSeconds, NONE } from "../format.js";
 import { Icon } from "../icons.js";
-import { askForKey } from "../key_prompt.js";
 import { catalog } from "../models/catalog.js";
-import { stateOf, titled } from "../models/states.js";
+import { lastWakeSecondsOf } from "../models/phases.js";
+import { idleText, stateOf, titled } from "../models/states.js";
 import { useStore } from "../store.js";
-import { html, useState } from "../vendor/preact.js";
+import { html } from "../vendor/preact.js";
 import { Ledger } from "./ledger.js";
 import { remedyOf, wordsOf } from "../models/reasons.js";
 import { CodeExamples } from "./code_examples.js";
+import { ModelActions } from "./model_actions.js";
 import { Sparkline } from "./sparkline.js";
 import { WakeBar } from "./wake_bar.js";
 
@@ -33,7 +33,7 @@ export function ModelCard({ model }) {
     <${Situation} model=${model} />
     <${Facts} model=${model} />
     ${model.ledger?.length > 0 && html`<${Ledger} rows=${model.ledger} gpu=${model.gpu} isHeld=${isUp(model)} />`}
-    <${Actions} model=${model} isLocked=${isLocked} />
+    <${ModelActions} model=${model} isLocked=${isLocked} />
     <${CodeExamples} model=${model} isLocked=${isLocked} />
   </article>`;
 }
@@ -54,14 +54,19 @@ function Situation({ model }) {
     case "Suspended":
       return html`<p class="situation">Suspended: requests don't wake it. Set <code>spec.suspend: false</code>.</p>`;
     case "Asleep":
-      return html`<p class="situation">
-        Asleep: it uses no GPU and no memory. The next request wakes it${model.lastColdStartSeconds > 0
-          ? html`; last time that took <span class="number">${formatSeconds(model.lastColdStartSeconds)}</span>`
-          : ""}.
-      </p>`;
+      return html`<${Sleep} model=${model} />`;
     default:
       return html`<${Activity} model=${model} />`;
   }
+}
+
+function Sleep({ model }) {
+  const seconds = useStore(feed, ({ wakes }) => lastWakeSecondsOf(model, wakes));
+  return html`<p class="situation">
+    Asleep: it uses no GPU and no memory. The next request wakes it${seconds === null
+      ? ""
+      : html`; last time that took <span class="number">${formatSeconds(seconds)}</span>`}.
+  </p>`;
 }
 
 function Failure({ model }) {
@@ -93,12 +98,6 @@ function busyText({ running, waiting }) {
   return parts.join(", ");
 }
 
-function idleText({ idleSeconds, receivedMs }) {
-  if (idleSeconds === null || idleSeconds === undefined) return "Idle";
-  const seconds = Math.round(idleSeconds + secondsSince(receivedMs));
-  return seconds < 5 ? "Idle" : `Idle for ${formatSeconds(seconds)}`;
-}
-
 function Facts({ model }) {
   const { ready = 0, desired = 0 } = model.replicas ?? {};
   const facts = [
@@ -121,44 +120,4 @@ function hardwareOf({ gpu, gpus }) {
   if (gpu?.name) return `${gpu.name}${gpu.memoryBytes ? `, ${formatBytes(gpu.memoryBytes)}` : ""}`;
   if (gpus === 0) return "CPU";
   return gpus > 0 ? `${gpus} GPU${gpus > 1 ? "s" : ""}` : NONE;
-}
-
-/** Buttons; a refusal of the gateway is shown as it says it. */
-function Actions({ model, isLocked }) {
-  const [problem, setProblem] = useState("");
-  const [isSending, setSending] = useState(false);
-  const send = async (action) => {
-    setProblem("");
-    setSending(true);
-    try {
-      await request(`state/${action}/${model.namespace}/${model.name}`, { method: "POST" });
-    } catch (error) {
-      setProblem(error.status ? error.message : "The gateway can’t be reached. Try again in a moment.");
-    } finally {
-      setSending(false);
-    }
-  };
-  const canWake = model.state === "Asleep";
-  const canStop = model.canStop && isUp(model);
-  const isUsable = model.state !== "Failed" && model.state !== "Suspended";
-  return html`<div class="actions">
-    ${canWake &&
-    html`<button type="button" class="button primary" disabled=${isSending} onClick=${() => send("wake")}>
-      <${Icon} name="power" />Wake<span class="visually-hidden"> ${model.name}</span>
-    </button>`}
-    ${isLocked &&
-    html`<button type="button" class="button" onClick=${() => askForKey(model)}>
-      <${Icon} name="key" />Enter API key<span class="visually-hidden"> for ${model.name}</span>
-    </button>`}
-    ${isUsable &&
-    !isLocked &&
-    html`<a class="button" href=${`#/chat?model=${encodeURIComponent(keyOf(model))}`}>
-      <${Icon} name="chat" />Chat<span class="visually-hidden"> with ${model.name}</span>
-    </a>`}
-    ${canStop &&
-    html`<button type="button" class="button quiet" disabled=${isSending} onClick=${() => send("stop")}>
-      <${Icon} name="stop" />Stop<span class="visually-hidden"> ${model.name}</span>
-    </button>`}
-    <p class="problem" role="alert">${problem}</p>
-  </div>`;
 }
