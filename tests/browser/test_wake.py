@@ -34,6 +34,7 @@ def test_a_message_wakes_smollm2_from_zero_and_shows_it_to_the_first_token(open_
     page.get_by_role("link", name="Requests").click()
     row = page.get_by_role("row").filter(has_text="smollm2")
     expect(row.get_by_role("cell", name="200")).to_be_visible()
+    expect(row.get_by_text("for a wake")).to_be_visible()
     expect(page.get_by_text("France")).to_have_count(0)
 
 

@@ -79,7 +79,7 @@ function StopDialog({ model, onStop, onClose }) {
   useEffect(() => element.current.showModal(), []);
   return html`<dialog ref=${element} class="stop-dialog" aria-labelledby=${id} onClose=${onClose}>
     <h2 id=${id}>Stop ${model.name}?</h2>
-    <p>${runningText(model.running)} The next one wakes it again.</p>
+    <p>${runningText(model.running)} A later request wakes it again.</p>
     <p class="dialog-buttons">
       <button type="button" class="button" onClick=${onClose}>Keep it running</button>
       <button type="button" class="button primary" onClick=${onStop}>Stop it</button>

@@ -6,6 +6,7 @@ import { Icon } from "../icons.js";
 import { useStore } from "../store.js";
 import { html, useState } from "../vendor/preact.js";
 import { ModelFilter } from "./model_filter.js";
+import { statusText, waitText } from "./request_words.js";
 
 const SHOWN = 200;
 
@@ -16,7 +17,8 @@ const COLUMNS = [
   { name: "Prompt", of: (row) => formatCount(row.promptTokens), title: "Prompt tokens" },
   { name: "Cached", of: (row) => formatCount(row.cachedTokens), title: "Prompt tokens taken from the prefix cache" },
   { name: "Answer", of: (row) => formatCount(row.completionTokens), title: "Answer tokens" },
-  { name: "First token", of: (row) => formatSeconds(row.firstTokenSeconds), title: "Time to first token" },
+  { name: "Waited", of: waitText, title: "Time in the gateway’s queue, part of the time to the first token" },
+  { name: "First token", of: (row) => formatSeconds(row.firstTokenSeconds), title: "Time to first token, with the wait" },
   { name: "Per token", of: (row) => formatSeconds(row.perTokenSeconds), title: "Mean time per token after the first" },
   { name: "Total", of: (row) => formatSeconds(row.seconds) },
   { name: "Finish", of: (row) => row.finish || NONE, isText: true },
@@ -68,17 +70,10 @@ function Table({ rows }) {
   </div>`;
 }
 
-const STATUSES = {
-  401: "no valid key",
-  404: "not found",
-  429: "too many requests",
-  499: "client disconnected",
-  503: "unavailable",
-};
-
 function Status({ row }) {
   const isBad = row.status >= 400;
-  return html`<span class=${isBad ? "status bad" : "status"} title=${STATUSES[row.status]}>${row.status}</span>`;
+  const { status, limit } = row;
+  return html`<span class=${isBad ? "status bad" : "status"} title=${statusText(row)}>${status}${limit && ` ${limit}`}</span>`;
 }
 
 function NoRequest() {
