@@ -30,8 +30,9 @@ class Samples:
         self._kept: deque[Sample] = deque(maxlen=KEPT_S // AVERAGED)
 
     def rows(self) -> list[Sample]:
-        """Return the samples of the last fifteen minutes, oldest first."""
-        return list(self._kept)
+        """Return the samples of the last fifteen minutes, oldest first; the last is of what came since."""
+        newest = average(self._recent) if any(sample["models"] for sample in self._recent) else None
+        return [*self._kept, newest] if newest else list(self._kept)
 
     def add_prompt(self, key: str, tokens: int) -> None:
         """Count the prompt tokens of an answer."""

@@ -3,16 +3,17 @@
 import { formatTimes, NONE } from "../format.js";
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/preact.js";
 import uPlot from "../vendor/uplot.js";
+import { roofOf } from "./axes.js";
 
 const HEIGHT = 150;
 const AXIS_WIDTH = 62;
+const LABEL_WIDTH = 68; // a time of day with seconds in a wide font, half of it beyond the last mark
 
 /**
  * `series`: `{ label, hue, x, y }` of equal `x`; `start`, `end`: of the time axis, in Unix seconds; `top`: end of the
- * y axis whatever the values;
- * `steps`: distances between its marks.
+ * y axis whatever the values; `steps`: distances between its marks; `empty`: what stands where there are no lines.
  */
-export function Chart({ title, series, format, start, end, top, steps }) {
+export function Chart({ title, series, format, start, end, top, steps, empty = "No data" }) {
   const frame = useRef();
   const [index, setIndex] = useState(null);
   usePlot(frame, { series, format, start, end, top, steps, onIndex: setIndex });
@@ -30,8 +31,8 @@ export function Chart({ title, series, format, start, end, top, steps }) {
         )}
       </ul>
     </figcaption>
-    <div class="plot" ref=${frame} role="img" aria-label=${`${title}. ${summary || "No data."}`}></div>
-    ${series.length === 0 && html`<p class="no-values muted small">No data</p>`}
+    <div class="plot" ref=${frame} role="img" aria-label=${`${title}. ${summary || empty}`}></div>
+    ${series.length === 0 && html`<p class="no-values muted small">${empty}</p>`}
   </figure>`;
 }
 
@@ -94,10 +95,10 @@ function optionsOf(element, series, { format, top, steps, onIndex }) {
     height: HEIGHT,
     legend: { show: false },
     cursor: { sync: { key: "live", setSeries: false }, y: false, drag: { x: false, y: false }, points: { size: 6 } },
-    padding: [8, 26, 0, 0],
-    scales: { x: { time: true, auto: false }, y: { range: (_, min, max) => [0, top ?? roofOf(max)] } },
+    padding: [8, LABEL_WIDTH / 2, 0, 0],
+    scales: { x: { time: true, auto: false }, y: { range: (_, min, max) => [0, top ?? roofOf(max, steps)] } },
     axes: [
-      { ...axis, space: 70, size: 26, values: (_, times) => formatTimes(times) },
+      { ...axis, space: LABEL_WIDTH + 10, size: 26, values: (_, times) => formatTimes(times) },
       { ...axis, size: AXIS_WIDTH, space: 34, ...(steps && { incrs: steps }), values: (_, values) => values.map(format) },
     ],
     series: [
@@ -120,8 +121,6 @@ function lonePoints({ data }, line) {
   const isKnown = (index) => values[index] !== null && values[index] !== undefined;
   return [...values.keys()].filter((index) => isKnown(index) && !isKnown(index - 1) && !isKnown(index + 1));
 }
-
-const roofOf = (max) => (max > 0 ? max * 1.1 : 1);
 
 /** A colour of style.css as the canvas understands it: light-dark() resolved for the theme in use. */
 function colourOf(element, name) {

@@ -7,17 +7,14 @@ import { formatBytes, formatCount, formatRate, formatSeconds, formatShare } from
 import { Icon } from "../icons.js";
 import { useStore } from "../store.js";
 import { html, useMemo, useState } from "../vendor/preact.js";
+import { POWERS_OF_TWO, WHOLE_NUMBERS } from "./axes.js";
 import { Chart } from "./chart.js";
 import { ModelFilter } from "./model_filter.js";
-import { keysOf, latencySeries, measureSeries, queueSeries, startOf } from "./series.js";
+import { emptyText, keysOf, latencySeries, measureSeries, queueSeries, startOf, usesGpu } from "./series.js";
 
 await loadStyles(new URL("../vendor/uplot.css", import.meta.url));
 
 const IDLE_TICK_MS = 10_000; // the time axis moves on, also while nothing runs
-
-const POWERS_OF_TWO = Array.from({ length: 32 }, (_, place) => 2 ** (place + 14));
-
-const WHOLE_NUMBERS = [1, 10, 100, 1_000].flatMap((unit) => [unit, 2 * unit, 5 * unit]);
 
 const MEASURES = [
   { title: "Answer tokens per second", measure: "out", format: formatRate, atRest: 0 },
@@ -26,11 +23,12 @@ const MEASURES = [
   { title: "Prompt tokens from the cache", measure: "prefixHits", format: formatShare, top: 1 },
   { title: "GPU memory in use", measure: "gpuUsed", format: formatBytes, steps: POWERS_OF_TWO },
 ];
-const [ANSWERS, PROMPTS, ...REST] = MEASURES;
+const [ANSWERS, PROMPTS, ...REPORTED] = MEASURES;
 
 export default function LiveView() {
   const samples = useStore(feed, (state) => state.samples);
   const requests = useStore(feed, (state) => state.requests);
+  const models = useStore(feed, (state) => state.models);
   const [model, setModel] = useState("");
   useTick(IDLE_TICK_MS, true);
   const keys = useMemo(() => keysOf(samples, requests), [samples, requests]);
@@ -39,7 +37,14 @@ export default function LiveView() {
   const end = endOf(samples);
   const time = { start: startOf(samples, requests, end), end };
   const measured = (chart) =>
-    html`<${Chart} key=${chart.measure} ...${chart} ...${time} series=${measureSeries(samples, shown, end, chart)} />`;
+    html`<${Chart}
+      key=${chart.measure}
+      ...${chart}
+      ...${time}
+      series=${measureSeries(samples, shown, end, chart)}
+      empty=${emptyText(samples, shown, chart)}
+    />`;
+  const reported = REPORTED.filter(({ measure }) => measure !== "gpuUsed" || usesGpu(models ?? [], samples, shown));
   return html`<div class="view-head">
       <h1>Live</h1>
       <p class="muted">${spanText(time)}</p>
@@ -51,8 +56,9 @@ export default function LiveView() {
         series=${latencySeries(requests, shown, end, "firstTokenSeconds")} />
       <${Chart} title="Time per token" format=${formatSeconds} ...${time}
         series=${latencySeries(requests, shown, end, "perTokenSeconds")} />
-      <${Chart} title="Requests" format=${formatCount} steps=${WHOLE_NUMBERS} ...${time} series=${queueSeries(samples, shown, end)} />
-      ${REST.map(measured)}
+      <${Chart} title="Requests" format=${formatCount} steps=${WHOLE_NUMBERS} ...${time}
+        series=${queueSeries(samples, shown, end)} />
+      ${reported.map(measured)}
     </div>`;
 }
 

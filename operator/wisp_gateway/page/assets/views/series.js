@@ -27,7 +27,22 @@ export function measureSeries(samples, keys, end, { measure, atRest }) {
     hue: (place % HUES) + 1,
     ...withRests(samples, end, ({ models }) => models?.[key]?.[measure] ?? atRest ?? null, atRest ?? null),
   }));
-  return series.filter(({ y }) => y.some((value) => value !== null && value !== 0));
+  const isShown = (value) => value !== null && (value !== 0 || atRest === undefined); // at rest it is 0 anyway
+  return series.filter(({ y }) => y.some(isShown));
+}
+
+/** Text of a measure's chart that has no line: nothing ran, or it was not measured. */
+export function emptyText(samples, keys, { atRest }) {
+  const isAsked = keys.length > 0 && samples.some(({ models }) => keys.some((key) => models?.[key]));
+  if (atRest !== undefined || !isAsked) return "No data";
+  return "Not measured: pods report it every few seconds, while a page is open";
+}
+
+/** Whether any of the models runs on a GPU, or a sample says that it did. */
+export function usesGpu(models, samples, keys) {
+  const shown = new Set(keys);
+  if (models.some(({ namespace, name, gpus }) => gpus !== 0 && shown.has(`${namespace}/${name}`))) return true;
+  return samples.some((sample) => keys.some((key) => typeof sample.models?.[key]?.gpuUsed === "number"));
 }
 
 export function queueSeries(samples, keys, end) {
