@@ -70,6 +70,7 @@ def read_model(item: Json) -> ModelObject | None:
         message=str(ready.get("message", "")),
         phase=_phase(status),
         desired=_desired(status),
+        idle_after_s=_idle_after_s(reader),
         cold_start=_cold_start(reader.child("coldStart")),
         routing=reader.child("routing").choice("policy", POLICIES, "PrefixAware"),
         target_concurrency=reader.child("scaling").integer("targetConcurrency", 16, minimum=1),
@@ -143,6 +144,14 @@ def _cold_start(reader: JsonReader) -> ColdStart:
         heartbeat_s=seconds(reader.text("heartbeat", "10s"), "spec.coldStart.heartbeat"),
         queue_limit=reader.integer("queueLimit", 128, minimum=1),
     )
+
+
+def _idle_after_s(spec: JsonReader) -> float | None:
+    """Return the idle seconds after which a model goes to zero; None if it never does."""
+    scaling = spec.child("scaling")
+    if spec.has("replicas") or scaling.integer("min", 0):
+        return None
+    return seconds(scaling.text("idleAfter", "10m"), "spec.scaling.idleAfter")
 
 
 def _state(spec: Json, status: Json, generation: int) -> str:

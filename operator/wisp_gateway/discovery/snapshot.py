@@ -53,6 +53,7 @@ class Model:
         are_keys_read: False until that Secret was read for the first time.
         desired: number of pods that the operator wants; None: it does not say.
         can_stop: True if the operator stops its pods when it is asked to.
+        idle_after_s: idle seconds after which it goes to zero; None: it never does.
         uri, gpus: place of its weights, and GPUs of a pod (0: the CPU), for whoever reads about it.
     """
 
@@ -76,6 +77,7 @@ class Model:
     endpoints: tuple[Endpoint, ...] = ()
     desired: int | None = None
     can_stop: bool = False
+    idle_after_s: float | None = None
     uri: str = ""
     gpus: int = 1
 
@@ -144,6 +146,7 @@ def _model(item: JsonReader) -> Model:
         endpoints=tuple(_endpoint(endpoint) for endpoint in item.items("endpoints")),
         desired=item.integer("desiredReplicas", 0) if item.has("desiredReplicas") else None,
         can_stop=item.flag("canStop"),
+        idle_after_s=item.optional_number("idleAfterSeconds"),
         uri=item.text("uri", ""),
         gpus=item.integer("gpus", 1),
     )

@@ -49,6 +49,7 @@ def defaulted(value, schema):
         {"routing": {"policy": "LeastLoad"}},
         {"scaling": {"min": 1, "max": 3, "targetConcurrency": 5}},
         {"scaling": {"max": 3}},
+        {"scaling": {"idleAfter": "1h30m"}},
         {"replicas": 2},  # scaled by hand: targetConcurrency still has its default
         {"model": {"uri": "file:///srv", "servedName": "gpt-4o"}},
         {"access": {"apiKeySecretRef": {"name": "keys"}}},

@@ -33,6 +33,7 @@ def model_document(state: ModelState, base_url: str, pods: PodReader, now_s: flo
         "startPhases": start_phases(state, pods, now_s),
         "defaults": known.defaults if known else None,
         "canStop": state.model.can_stop,
+        "idleAfterSeconds": state.model.idle_after_s,
         "uri": state.model.uri,
         "gpus": state.model.gpus,
     }

@@ -56,6 +56,7 @@ def entry(
         "apiKeysFile": str(api_keys) if api_keys and spec.access.api_key_secret_ref else None,
         "desiredReplicas": status.desired_replicas,
         "canStop": can_stop(model),
+        "idleAfterSeconds": _idle_after_s(model),
         "uri": spec.model.uri,
         "gpus": spec.gpu.count,
         "endpoints": [_endpoint(pod) for pod in pods if pod.address],
@@ -66,6 +67,11 @@ def can_stop(model: InferenceModel) -> bool:
     """Return whether a model's pods may be stopped by hand: it goes to zero anyway."""
     scaling = model.spec.autoscaling
     return scaling is not None and not scaling.min and not model.spec.suspend
+
+
+def _idle_after_s(model: InferenceModel) -> float | None:
+    scaling = model.spec.autoscaling
+    return None if scaling is None or scaling.min else scaling.idle_after.seconds
 
 
 def _endpoint(pod: Pod) -> dict[str, Any]:
