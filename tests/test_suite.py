@@ -34,9 +34,10 @@ def test_a_skip_in_ci_has_a_reason_that_is_listed(reason, is_expected):
 def test_a_hidden_test_fails_a_run_in_ci_alone(ci, code, tmp_path):
     (tmp_path / "test_it.py").write_text("import pytest\ndef test_it(): pytest.skip('not today')\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "conftest"]
+    paths = os.pathsep.join([str(TESTS), *sys.path])
     done = subprocess.run(
         [*command, "--import-mode=importlib", "--rootdir", str(tmp_path), str(tmp_path)],
-        env=os.environ | {"CI": ci, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])},
+        env=os.environ | {"CI": ci, "PYTHONPATH": paths, "PYTEST_ADDOPTS": ""},
         capture_output=True,
         text=True,
     )
