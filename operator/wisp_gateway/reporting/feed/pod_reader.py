@@ -70,8 +70,8 @@ class PodReader:
             self._begin(state, pod)
 
     def read_once(self, state: ModelState) -> None:
-        """Read a model's pods now, as at the end of its wake; also those that drain already."""
-        for _, pod, reading in self._known([state], with_draining=True):
+        """Read a model's pods now, as at the end of its wake; those that drain only if none is ready."""
+        for _, pod, reading in self._known([state], with_draining=not state.ready):
             if not reading.is_under_way and len(self._tasks) < MAX_AT_ONCE:
                 self._begin(state, pod)
 
@@ -86,10 +86,11 @@ class PodReader:
         return [reading for reading in readings if reading is not None and reading.details is not None]
 
     def of_woken(self, state: ModelState) -> list[Reading]:
-        """Return the readings of a model's ready pods, then those of pods that drain."""
+        """Return the readings of a model's ready pods; of pods that drain, if none is ready any more."""
+        if state.ready:
+            return self.of_ready(state)
         draining = [self.of_pod(pod) for pod in state.pods.values() if pod.endpoint.draining]
-        known = [reading for reading in draining if reading is not None and reading.details is not None]
-        return [*self.of_ready(state), *known]
+        return [reading for reading in draining if reading is not None and reading.details is not None]
 
     def of_starting(self, state: ModelState) -> Reading | None:
         """Return the reading of the starting pod with most phases."""
@@ -135,7 +136,8 @@ class PodReader:
                 return
             reading.details, reading.read_s, reading.failures = details, now_s, 0
             reading.due_s = now_s + (BUSY_S if pod.running else IDLE_S if pod.is_ready else STARTING_S)
-            if details.ledger is not None:
+            is_outdated = pod.endpoint.draining and state.ready
+            if details.ledger is not None and not is_outdated:
                 self._last[state] = details
         finally:
             reading.is_under_way = False

@@ -54,7 +54,7 @@ class WakeLog:
     """Wakes of all models; the last are kept.
 
     Args:
-        on_end: callback with the row of a wake that ended.
+        on_end: callback with the row of a wake that ended, unless its model was deleted.
     """
 
     def __init__(self, pods: PodReader, on_end: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
@@ -89,8 +89,7 @@ class WakeLog:
             if wake is not None:
                 self._follow(wake, now_s)
                 changed.append(wake)
-        for state in [state for state in self._open if state.is_closed]:
-            del self._open[state]
+        changed += [self._delete(state, now_s) for state in list(self._open) if state.is_closed]
         self._seen = {state: seen for state, seen in self._seen.items() if not state.is_closed}
         return [wake.row() for wake in changed]
 
@@ -113,12 +112,12 @@ class WakeLog:
         past, self._seen[state] = self._seen.get(state), state.last_wake
         if len(self._open) >= MAX_OPEN:
             return None
-        if is_waking(state):
+        if state.last_wake is not None and state.last_wake != past:
+            wake = Wake(state, state.last_wake[0], now - now_s + state.last_wake[0], past)
+        elif is_waking(state):
             asked_s = now_s if state.wake_began_s is None else state.wake_began_s
             began_s = max([asked_s, *(wake.ended_s or 0.0 for wake in self._ended if wake.state is state)])
             wake = Wake(state, began_s, now - now_s + began_s, state.last_wake)
-        elif state.last_wake is not None and state.last_wake != past:
-            wake = Wake(state, state.last_wake[0], now - now_s + state.last_wake[0], past)
         else:
             return None
         self._open[state] = wake
@@ -129,13 +128,14 @@ class WakeLog:
         if wake.ended_s is not None:
             self._read(wake, now_s)
             return
-        if is_waking(state):
+        if is_waking(state) and state.last_wake == wake.before:
             wake.seconds, wake.phases = now_s - wake.began_s, start_phases(state, self._pods, now_s)
             return
         self._end(wake, now_s)
 
     def _end(self, wake: Wake, now_s: float) -> None:
         state, last = wake.state, wake.state.last_wake
+        self._seen[state] = last
         is_woken = last is not None and last != wake.before  # its pod may be stopped again since
         wake.ended_s = last[1] if last is not None and is_woken else now_s
         wake.seconds = wake.ended_s - wake.began_s
@@ -150,6 +150,9 @@ class WakeLog:
     def _read(self, wake: Wake, now_s: float) -> None:
         """Take the phases of the pod that made it ready, once they were read; give up after a time."""
         assert wake.ended_s is not None
+        if wake.state.last_wake is not None and wake.state.last_wake[1] > wake.ended_s:
+            self._close(wake)  # a later wake is over: the pods are that one's
+            return
         readings = self._pods.of_woken(wake.state)
         details = [reading.details for reading in readings if reading.read_s >= wake.ended_s]
         if details and details[0] is not None:
@@ -162,6 +165,13 @@ class WakeLog:
 
     def _close(self, wake: Wake) -> None:
         self._open.pop(wake.state, None)
-        self._seen[wake.state] = wake.state.last_wake
         self._ended.append(wake)
         self._on_end(wake.row())
+
+    def _delete(self, state: ModelState, now_s: float) -> Wake:
+        """End the wake of a model that was deleted; no metrics of one are kept."""
+        wake = self._open.pop(state)
+        if wake.ended_s is None:
+            wake.outcome, wake.ended_s, wake.seconds = "abandoned", now_s, now_s - wake.began_s
+        self._ended.append(wake)
+        return wake

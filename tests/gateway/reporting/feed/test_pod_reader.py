@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -105,6 +106,28 @@ def test_one_request_to_a_pod_runs_at_a_time():
         pods.reader = PodReader(slow, lambda: pods.now_s)
         assert await pods.reads([state], 0.0, 1.0, 2.0) == [1, 1, 1]
         pods.reader.close()
+
+    asyncio.run(run())
+
+
+def test_a_pod_that_drains_beside_a_ready_one_does_not_have_the_last_word():
+    async def run():
+        pods, state, may_answer = Pods(), state_of(model(pods=2)), asyncio.Event()
+
+        async def answer(key, address):
+            if address == "127.0.0.1:0":
+                await may_answer.wait()
+                return json.dumps({"ledger": LEDGER | {"maxContext": 8192}}).encode()
+            return pods.answer
+
+        pods.reader = PodReader(answer, lambda: pods.now_s)
+        await pods.reads([state], 0.0)
+        old, new = state.model.endpoints
+        state.replace(replace(state.model, endpoints=(replace(old, ready=False, draining=True), new)))
+        may_answer.set()
+        await pods.reads([state], 0.1)
+        assert pods.reader.of_pod(state.pods[old.id]).details.context == 8192
+        assert pods.reader.last_of(state).context == 64
 
     asyncio.run(run())
 

@@ -32,20 +32,25 @@ class Wakes:
 
     def __init__(self, status="Asleep"):
         self.now_s = 100.0
+        self.pods = {}  # other answers than POD's
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
         self.model = Model("default", "m", "m", status)
         self.state = ModelState(self.model, Metrics(), lambda: self.now_s)
         self.log = WakeLog(PodReader(self.fetch, lambda: self.now_s))
 
     async def fetch(self, key, address):
-        return json.dumps(POD).encode()
+        if address not in self.pods:
+            await self.may_answer.wait()
+        return json.dumps(self.pods.get(address, POD)).encode()
 
     def ask(self):
         """Let a request wait."""
         self.state.admit(QueuedRequest(None, self.now_s, self.now_s + 300, lambda _: None))
 
-    def become(self, status, *, ready=False, draining=False, reason=""):
+    def become(self, status, *others, ready=False, draining=False, reason=""):
         endpoint = Endpoint("m-1", "127.0.0.1:1", ready=ready, draining=draining)
-        endpoints = (endpoint,) if ready or draining else ()
+        endpoints = ((endpoint,) if ready or draining else ()) + others
         self.state.replace(replace(self.model, state=status, endpoints=endpoints, reason=reason))
 
     async def observe(self, after_s=0.0):
@@ -111,6 +116,68 @@ def test_a_wake_whose_pod_is_stopped_before_the_next_observation_was_one(is_seen
     assert [phase["name"] for phase in row["phases"]] == ["schedule", "import", "weights"]
 
 
+def test_the_phases_of_a_wake_are_those_of_its_pod_not_of_one_that_still_drains():
+    old = Endpoint("m-0", "127.0.0.1:9", ready=False, draining=True)
+
+    async def run():
+        wakes = Wakes()
+        wakes.pods["127.0.0.1:9"] = {"phases": [{"name": "weights", "seconds": 40.0, "state": "done"}]}
+        await wakes.observe()
+        wakes.become("Asleep", old)
+        wakes.ask()
+        await wakes.observe(after_s=1.0)
+        wakes.now_s += 3.0
+        wakes.become("Ready", old, ready=True)
+        wakes.may_answer.clear()
+        await wakes.observe()
+        await wakes.observe(after_s=1.0)
+        wakes.may_answer.set()
+        await wakes.observe()
+        return await wakes.observe(after_s=1.0)
+
+    (row,) = asyncio.run(run())
+    assert [phase["seconds"] for phase in row["phases"]] == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("is_seen_before", [True, False])
+def test_a_wake_right_after_one_that_was_stopped_is_another(is_seen_before):
+    async def run():
+        wakes = Wakes()
+        await wakes.observe()
+        wakes.ask()
+        if is_seen_before:
+            await wakes.observe(after_s=1.0)
+        wakes.now_s = 104.5
+        wakes.become("Ready", ready=True)
+        wakes.become("Asleep", draining=True)
+        wakes.now_s += 0.2
+        wakes.ask()
+        return [await wakes.observe(after_s=0.5) for _ in range(3)][-1]
+
+    first, second = asyncio.run(run())
+    assert (first["outcome"], first["seconds"]) == ("ready", 4.5)
+    assert [phase["name"] for phase in first["phases"]] == ["schedule", "import", "weights"]
+    assert (second["outcome"], second["began"]) == ("running", pytest.approx(UNIX + 104.7))
+
+
+def test_a_wake_that_is_over_while_the_last_ones_pod_is_read_is_recorded():
+    async def run():
+        wakes = Wakes()
+        await wakes.observe()
+        wakes.ask()
+        wakes.become("Ready", ready=True)
+        wakes.log.observe([wakes.state], wakes.now_s, UNIX)  # its pod has not answered yet
+        wakes.become("Asleep")
+        wakes.ask()
+        wakes.now_s += 3.5
+        wakes.become("Ready", ready=True)
+        return [await wakes.observe(after_s=0.5) for _ in range(4)][-1]
+
+    first, second = asyncio.run(run())
+    assert (first["seconds"], first["phases"]) == (0.0, [])
+    assert (second["outcome"], second["seconds"]) == ("ready", 3.5)
+
+
 def test_a_wake_that_is_abandoned_after_one_that_was_ready_is_no_success():
     async def run():
         wakes = Wakes()
@@ -173,11 +240,12 @@ def test_the_last_wakes_are_kept_and_those_of_deleted_models_end():
         wakes.become("Waking")
         await wakes.observe(after_s=1.0)
         wakes.state.close(GatewayError("gone"))
-        wakes.log.observe([], wakes.now_s, UNIX)
-        return wakes.log
+        rows = wakes.log.observe([], wakes.now_s + 1.0, UNIX)
+        assert not wakes.log.is_any_running
+        return rows
 
-    log = asyncio.run(run())
-    assert not log.is_any_running
+    (row,) = asyncio.run(run())  # pages have it as one that runs
+    assert (row["outcome"], row["seconds"]) == ("abandoned", 1.0)
 
 
 def test_the_time_before_a_pod_began_stays_while_its_phases_run():
