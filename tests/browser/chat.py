@@ -18,6 +18,7 @@ class Chat:
     def __init__(self, page: Page, model: str = "") -> None:
         self.page = page
         self.message = page.get_by_role("textbox", name="Message")
+        self.sending = page.get_by_role("button", name="Send", exact=True)
         self.stop = page.get_by_role("button", name="Stop", exact=True)
         self.questions = page.get_by_role("article", name="You")
         self.answers = page.get_by_role("article", name=re.compile("^Answer of "))
@@ -40,6 +41,7 @@ class Chat:
         """Send a message and return the answer, which may not have begun."""
         before = self.answers.count()
         self.message.fill(text)
+        expect(self.sending).to_be_enabled()  # an answer can be read before its stream has ended
         self.message.press("Enter")
         expect(self.answers).not_to_have_count(before)
         return self.answers.last

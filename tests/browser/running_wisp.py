@@ -167,10 +167,14 @@ class Wisp:
         return next(pid for pid, command in self._processes() if "wisp-gateway" in command)
 
     def restart_gateway(self, meanwhile: Callable[[], None]) -> None:
-        """Kill the gateway, call ``meanwhile``, and wait until ``wisp up`` has started another."""
+        """Kill the gateway, call ``meanwhile`` while there is none, and wait until there is another."""
         old = self.pid_of_gateway()
-        os.kill(old, signal.SIGKILL)
-        meanwhile()
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            os.kill(old, signal.SIGKILL)
+            meanwhile()
+        finally:
+            self.process.send_signal(signal.SIGCONT)
         until(self._answers, f"the gateway answers again; {self.log()}")
 
     def _answers(self) -> bool:

@@ -5,6 +5,12 @@ from __future__ import annotations
 import pytest
 from chat import Chat
 from playwright.sync_api import expect
+from running_wisp import until
+
+FIND = """async word => {
+    const { openStore } = await import("/page/conversation/store.js");
+    return (await (await openStore()).search(word)).size;
+}"""
 
 
 @pytest.fixture
@@ -82,7 +88,8 @@ def test_compare_asks_two_models_side_by_side(chat, scripts):
     left, right = chat.answers.first, chat.answers.last
     expect(left.get_by_text("I am scripted.")).to_be_visible()
     expect(right.get_by_text("I am second.")).to_be_visible()
-    assert left.bounding_box()["y"] == right.bounding_box()["y"], "they are side by side"
+    tops = chat.answers.evaluate_all("answers => answers.map(answer => answer.getBoundingClientRect().top)")
+    assert tops[0] == tops[1], "they are side by side"
 
 
 def test_thinking_is_folded_until_it_is_opened(chat, script):
@@ -112,6 +119,7 @@ def test_a_tool_call_is_a_block_whose_result_goes_back(chat, script):
 def test_conversations_stay_in_the_browser_and_can_be_found_again(chat, script):
     script.answer("zebra", "About zebras.")
     chat.ask("a zebra")
+    until(lambda: chat.page.evaluate(FIND, "zebras"), "the browser keeps the answer")
     chat.page.get_by_role("button", name="New conversation").click()
     expect(chat.questions).to_have_count(0)
     chat.page.reload()
