@@ -30,12 +30,16 @@ class AllowedOrigins:
     def __init__(self, origins: Collection[str]) -> None:
         self._origins = frozenset(origins)
 
+    def allows(self, origin: str) -> bool:
+        """Return whether a page of ``origin`` may call, and read answers."""
+        return ORIGIN.fullmatch(origin) is not None and not self._origins.isdisjoint({origin, ANY_ORIGIN})
+
     def headers(self, origin: str) -> Headers:
         """Return the headers of an answer to a page of ``origin``; none if it is not allowed."""
         if not self._origins:
             return []
         vary = (b"vary", b"origin")
-        if not ORIGIN.fullmatch(origin) or not self._origins & {origin, ANY_ORIGIN}:
+        if not self.allows(origin):
             return [vary]
         allowed = (b"access-control-allow-origin", origin.encode())
         return [allowed, (b"access-control-expose-headers", _EXPOSED), vary]
@@ -47,7 +51,7 @@ class AllowedOrigins:
             asked_method: value of ``access-control-request-method``.
             asked_headers: value of ``access-control-request-headers``; the SDKs send many.
         """
-        if method != "OPTIONS" or not asked_method or len(self.headers(origin)) < 2:
+        if method != "OPTIONS" or not asked_method or not self.allows(origin):
             return None
         names = asked_headers if _HEADER_NAMES.fullmatch(asked_headers) else "authorization, content-type"
         return [

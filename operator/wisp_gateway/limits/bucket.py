@@ -68,10 +68,6 @@ class Bucket:
         self._before_s = full_at_s  # as it was before the first open reservation
         self._open: list[Reservation] = []
 
-    def level(self, per_minute: int, now_s: float) -> float:
-        """Return the amount in it; negative: a debt."""
-        return per_minute * (1 - self.refill_s(now_s) / MINUTE_S)
-
     def available(self, per_minute: int, now_s: float) -> int:
         """Return the whole amount in it that may be taken; 0 in debt."""
         refill_s = max(0.0, self.refill_s(now_s) - TOLERANCE_S)

@@ -16,7 +16,6 @@ from pathlib import Path
 from wisp_gateway.errors import Headers, NotFound
 
 FOLDER = Path(__file__).with_name("assets")
-INDEX = "index.html"
 _MEDIA_TYPES = {
     ".html": b"text/html; charset=utf-8",
     ".js": b"text/javascript; charset=utf-8",

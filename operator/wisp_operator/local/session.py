@@ -152,7 +152,7 @@ class Session:
             limits_state=self.home / "limits.json",
             log=self.home / "gateway.log",
             log_level=self.options.log_level,
-            allow_origins=self.options.allow_origin,
+            allow_origin=self.options.allow_origin,
         )
 
     async def _start(self) -> None:

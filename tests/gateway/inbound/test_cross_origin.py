@@ -6,6 +6,7 @@ import pytest
 
 from wisp_gateway.config import Config
 from wisp_gateway.errors import StartError
+from wisp_gateway.inbound.cross_origin import AllowedOrigins
 
 PAGE, OTHER = "https://chat.example.com", "https://evil.example.com"
 PREFLIGHT = {
@@ -50,6 +51,7 @@ def test_a_page_of_an_allowed_origin_may_ask_and_read_and_no_other(world, allowe
     if is_allowed:
         assert asked.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
         assert asked.headers["access-control-allow-methods"] == "GET, POST, DELETE"
+    assert AllowedOrigins(allowed).allows(origin) == is_allowed
     answers = [
         world.post(headers={"origin": origin}),
         world.post(json={"model": "m", "messages": [], "stream": True}, headers={"origin": origin}),

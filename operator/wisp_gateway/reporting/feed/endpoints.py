@@ -70,7 +70,7 @@ class FeedEndpoints:
 
     async def _change(self, client: Client, part: str, key: str, visible: VisibleModels) -> None:
         origin, host = client.header(b"origin"), client.header(b"host")
-        check_origin(origin, host, is_allowed=len(self._origins.headers(origin)) > 1)
+        check_origin(origin, host, is_allowed=self._origins.allows(origin))
         state = next((state for state in self._registry.states() if state.model.key == key), None)
         if state is None or not may_read(visible, key):
             raise ModelNotFound(

@@ -41,7 +41,7 @@ class GatewaySettings:
         limits_state: file for the use of keys' limits.
         log: file for its output.
         log_level: log level of that output.
-        allow_origins: origins of web pages that may call it from a browser.
+        allow_origin: origins of web pages that may call it from a browser.
     """
 
     host: str
@@ -52,7 +52,7 @@ class GatewaySettings:
     limits_state: Path
     log: Path
     log_level: str
-    allow_origins: tuple[str, ...] = ()
+    allow_origin: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -66,7 +66,7 @@ class GatewaySettings:
         where = ["--host", self.host, "--port", str(self.port)]
         reads = ["--directory", str(self.directory), "--demand-url", self.demand_url]
         reads += ["--pod-token-keys", str(self.token_keys), "--limits-state", str(self.limits_state)]
-        reads += [word for origin in self.allow_origins for word in ("--allow-origin", origin)]
+        reads += [word for origin in self.allow_origin for word in ("--allow-origin", origin)]
         return [*reads, *where, "--drain-timeout-s", str(DRAIN_S), "--log-level", self.log_level]
 
 
