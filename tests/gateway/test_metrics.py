@@ -114,6 +114,7 @@ def test_refusals_are_counted_by_reason_and_models_by_state(world):
 def test_the_phases_of_a_wake_are_counted_once_it_is_ready():
     metrics = Metrics()
     phases = [{"name": "weights", "seconds": 2.5}, {"name": "of-its-own", "seconds": 1}]
+    phases.append({"name": "answer", "seconds": 4})  # is known to some wakes when they are counted
     for outcome in ("ready", "failed"):
         model_metrics.count_wake(metrics, {"key": "a/m", "outcome": outcome, "phases": phases})
     assert metrics.wake_phases.value("a/m", "weights") == 2.5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wisp_gateway.metrics import Metrics
-from wisp_gateway.reporting.feed.wakes import OUTCOMES
+from wisp_gateway.reporting.feed.wakes import ANSWER, OUTCOMES
 from wisp_gateway.routing.registry import ModelRegistry
 
 PHASES = ("schedule", "import", "pull", "weights", "kernels", "firstToken")
@@ -16,7 +16,8 @@ OTHER_PHASES = "other"
 def count_wake(metrics: Metrics, row: Mapping[str, Any]) -> None:
     """Count a wake that ended; of one that made its model ready, the time of each phase."""
     metrics.wakes_ended.add(1, row["key"], row["outcome"])
-    for phase in row["phases"] if row["outcome"] == "ready" else ():
+    phases = row["phases"] if row["outcome"] == "ready" else ()
+    for phase in (phase for phase in phases if phase["name"] != ANSWER):
         name = phase["name"] if phase["name"] in PHASES else OTHER_PHASES
         metrics.wake_phases.add(phase["seconds"], row["key"], name)
 

@@ -62,8 +62,7 @@ class Control:
                 """-p '{"spec": {"suspend": true}}', or wait for spec.scaling.idleAfter."""
             )
         if len(state.queue):
-            waiting = len(state.queue)
-            raise StillAsked(f"{waiting} requests wait for model {model.key}: it would wake again.")
+            raise StillAsked(_still_asked(model.key, len(state.queue)))
         failure = await self._stop(state)
         if failure:
             raise OperatorAway(
@@ -80,6 +79,14 @@ class Control:
         del self._waking[state]
         if not task.cancelled() and task.exception() is None:
             task.result().release()
+
+
+def _still_asked(key: str, waiting: int) -> str:
+    requests = "A request waits" if waiting == 1 else f"{waiting} requests wait"
+    return (
+        f"{requests} for model {key} and would wake it again. Stop it when none waits: all are answered, or "
+        "their clients have given up."
+    )
 
 
 def check_origin(origin: str, host: str, *, is_allowed: bool) -> None:

@@ -63,10 +63,26 @@ class FeedEndpoints:
         try:
             await client.begin_stream(sse.HEADERS)
             await client.write(event("state", self._feed.state(subscriber.visible)))
-            await _follow(client, subscriber, check_access)
+            await self._follow(client, subscriber, check_access)
             await client.end_stream()
         finally:
             self._feed.remove(subscriber)
+
+    async def _follow(self, client: Client, subscriber: Subscriber, check_access: CheckAccess) -> None:
+        """Pass on a subscriber's events, and a comment where there are none; check its key as often."""
+        checked_s = time.monotonic()
+        while True:
+            try:
+                async with asyncio.timeout(COMMENT_S):
+                    events = await subscriber.next()
+            except TimeoutError:
+                events = sse.comment("")
+            if events is None:
+                return
+            if time.monotonic() - checked_s >= COMMENT_S:
+                self._feed.show(subscriber, check_access())
+                checked_s = time.monotonic()
+            await client.write(events)
 
     async def _change(self, client: Client, part: str, key: str, visible: VisibleModels) -> None:
         origin, host = client.header(b"origin"), client.header(b"host")
@@ -84,22 +100,6 @@ class FeedEndpoints:
         else:
             await self._control.wake(state)
         await _reply(client, 202, {"state": state.effective_state})
-
-
-async def _follow(client: Client, subscriber: Subscriber, check_access: CheckAccess) -> None:
-    """Pass on a subscriber's events, and a comment where there are none; check its key as often."""
-    checked_s = time.monotonic()
-    while True:
-        try:
-            async with asyncio.timeout(COMMENT_S):
-                events = await subscriber.next()
-        except TimeoutError:
-            events = sse.comment("")
-        if events is None:
-            return
-        if time.monotonic() - checked_s >= COMMENT_S:
-            subscriber.visible, checked_s = check_access(), time.monotonic()
-        await client.write(events)
 
 
 async def _reply(client: Client, status: int, document: object) -> None:

@@ -26,6 +26,7 @@ from wisp_gateway.reporting.feed.subscribers import (
     Subscriber,
     Subscribers,
     VisibleModels,
+    event,
     may_read,
     visible_part,
 )
@@ -91,6 +92,15 @@ class Feed:
         subscriber = self._subscribers.open(visible, account)
         self._has_subscribers.set()
         return subscriber
+
+    def show(self, subscriber: Subscriber, visible: VisibleModels) -> None:
+        """Set the models that a subscriber may read about; if they are others, it gets the state again.
+
+        The events of a model that it may read about since now have gone to others alone.
+        """
+        if visible != subscriber.visible:
+            subscriber.visible = visible
+            subscriber.put(event("state", self.state(visible)))
 
     def remove(self, subscriber: Subscriber) -> None:
         """Forget a subscriber."""

@@ -1,7 +1,8 @@
 """Read pods' ``/state`` while a page is open: starting pods often, idle ones rarely, a few at a time.
 
-The clock and the request are arguments. A pod that does not answer is asked ever more rarely, and keeps the
-details that it gave last.
+Without a page: at the end of a wake, and for ``/v1/models`` until a model's context is known. The clock and
+the request are arguments. A pod that does not answer is asked ever more rarely, and keeps the details that it
+gave last.
 """
 
 from __future__ import annotations

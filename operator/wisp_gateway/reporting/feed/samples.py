@@ -65,6 +65,8 @@ class Samples:
         self._prompt_tokens.clear()
         sample = {"t": round(now, 2), "models": models}
         self._keep(sample)
+        while self._kept and self._kept[0]["t"] < now - KEPT_S:  # the seconds without load are not kept
+            self._kept.popleft()
         return sample if models else None
 
     def _keep(self, sample: Sample) -> None:

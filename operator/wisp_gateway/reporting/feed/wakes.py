@@ -1,4 +1,7 @@
-"""Log of the last wakes: begin, phases and outcome of each. Observed each second; has no clock of its own."""
+"""Log of the last wakes: begin, phases and outcome of each; has no clock of its own.
+
+Observed each second, and four times as often while a page is open and a model wakes.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from wisp_gateway.reporting.feed.documents import is_waking, start_phases
 from wisp_gateway.reporting.feed.pod_reader import PodReader
 from wisp_gateway.routing.model_state import ModelState
 
+ANSWER = "answer"
+"""Phase from a wake's end to its first answer: no part of the wake's time, and known later, if at all."""
 OUTCOMES = ("ready", "failed", "abandoned")
 """Ends of a wake; one that runs has ``running`` in their place."""
 MAX_WAKES = 20
@@ -100,11 +105,11 @@ class WakeLog:
         if not wakes or usage is None or usage.first_token_s is None:
             return None
         wake = wakes[-1]
-        has_one = any(phase["name"] == "answer" for phase in wake.phases)
+        has_one = any(phase["name"] == ANSWER for phase in wake.phases)
         if wake.outcome != "ready" or wake.ended_s is None or client.entered_s > wake.ended_s or has_one:
             return None
         seconds = client.entered_s + usage.first_token_s - wake.ended_s
-        wake.phases.append({"name": "answer", "seconds": round(max(0.0, seconds), 3)})
+        wake.phases.append({"name": ANSWER, "seconds": round(max(0.0, seconds), 3)})
         return wake.row()
 
     def _begun(self, state: ModelState, now_s: float, now: float) -> Wake | None:
@@ -158,7 +163,7 @@ class WakeLog:
         if details and details[0] is not None:
             before_s = max(0.0, wake.seconds - details[0].started_s)
             phases = [{"name": phase.name, "seconds": phase.seconds} for phase in details[0].phases]
-            answer = [phase for phase in wake.phases if phase["name"] == "answer"]
+            answer = [phase for phase in wake.phases if phase["name"] == ANSWER]
             wake.phases = [{"name": "schedule", "seconds": round(before_s, 3)}, *phases, *answer]
         if details or now_s - wake.ended_s > READ_S:
             self._close(wake)

@@ -305,6 +305,21 @@ def test_a_models_own_key_shows_that_model_alone(world, tmp_path):
         assert world.http.get(f"{world.url}/state{path}").status_code == 401
 
 
+def test_a_page_whose_key_opens_other_models_gets_the_state_again(world, tmp_path, monkeypatch):
+    monkeypatch.setattr("wisp_gateway.reporting.feed.endpoints.COMMENT_S", 0.05)
+    keys = tmp_path / "m-keys"
+    keys.write_text("sk-m\n")
+    world.model("m", world.pod(), apiKeysFile=str(keys))
+    world.start()
+    world.gateway.app._access._is_loopback_trusted = False  # as on a cluster
+    with page(world, authorization="Bearer sk-m") as followed:
+        (tmp_path / "n-keys").write_text("sk-m\n")
+        world.model("n", state="Asleep", apiKeysFile=str(tmp_path / "n-keys"))
+        followed.until("state", lambda state: [model["name"] for model in state["models"]] == ["m", "n"])
+        keys.write_text("another\n")
+        followed.until("state", lambda state: [model["name"] for model in state["models"]] == ["n"])
+
+
 def test_pages_end_when_the_gateway_stops_and_delay_it_for_nothing(world):
     world.model("m", world.pod())
     with page(world.start(drain_timeout_s=60)) as followed:

@@ -15,10 +15,14 @@ async def fetch(key, address):
     return None
 
 
+def empty():
+    state = ModelState(Model("default", "m", "m", "Ready"), Metrics(), lambda: 0.0)
+    return Samples(PodReader(fetch, lambda: 0.0)), state
+
+
 def rows_after(seconds, prompts):
     """Return the kept samples after so many seconds, with prompt tokens counted before some of them."""
-    samples = Samples(PodReader(fetch, lambda: 0.0))
-    state = ModelState(Model("default", "m", "m", "Ready"), Metrics(), lambda: 0.0)
+    samples, state = empty()
     for second in range(1, seconds + 1):
         if second in prompts:
             samples.add_prompt("default/m", prompts[second])
@@ -39,3 +43,15 @@ def rows_after(seconds, prompts):
 )
 def test_the_history_has_averages_and_the_seconds_since(seconds, prompts, rows):
     assert rows_after(seconds, prompts) == rows
+
+
+def test_samples_older_than_fifteen_minutes_are_dropped_also_while_nothing_runs():
+    samples, state = empty()
+    samples.add_prompt("default/m", 30)
+    kept = {}
+    for second in range(1, 1000):
+        samples.take([state], float(second), 1000.0 + second)
+        kept[second] = [row["t"] for row in samples.rows()]
+    assert kept[20] == kept[910] == [1010.0, 1020.0]
+    assert kept[911] == kept[920] == [1020.0]
+    assert kept[921] == []

@@ -1,4 +1,4 @@
-"""``POST /stop``: the gateway asks, ``wisp up`` does it."""
+"""``POST /stop``: the gateway asks, ``wisp up`` does it; refused while requests wait."""
 
 import asyncio
 
@@ -7,8 +7,11 @@ import pytest
 from wisp_gateway.discovery.snapshot import Model
 from wisp_gateway.metrics import Metrics
 from wisp_gateway.reporting.demand import DemandReporter
+from wisp_gateway.reporting.feed.control import Control
+from wisp_gateway.reporting.feed.errors import StillAsked
 from wisp_gateway.routing.model_state import ModelState
 from wisp_gateway.routing.registry import ModelRegistry
+from wisp_gateway.routing.request_queue import QueuedRequest
 from wisp_gateway.upstream.pool import Pool
 from wisp_gateway.upstream.tokens import Tokens
 from wisp_operator.core.access.tokens import TokenKeys, make_keys_file
@@ -51,3 +54,21 @@ def test_wisp_up_gets_the_model_and_its_arrivals_from_its_own_gateway_alone(
     assert failure in result
     assert bool(result) == bool(failure)
     assert asked == ([("default/m", 1)] if is_ours else [])
+
+
+@pytest.mark.parametrize(
+    ("waiting", "message"),
+    [
+        (1, "A request waits for model default/m and would wake it again. Stop it when none waits"),
+        (2, "2 requests wait for model default/m and would wake it again. Stop it when none waits"),
+    ],
+)
+def test_a_model_that_requests_wait_for_is_not_stopped_and_the_answer_says_when(waiting, message):
+    async def stop(state):
+        raise AssertionError("asked to stop")
+
+    state = ModelState(Model("default", "m", "m", "Waking", can_stop=True), Metrics(), lambda: 0.0)
+    for _ in range(waiting):
+        state.admit(QueuedRequest(None, 0.0, 300.0, lambda _: None))
+    with pytest.raises(StillAsked, match=message):
+        asyncio.run(Control(ModelRegistry(Metrics(), lambda _: None), stop).stop(state))
