@@ -50,7 +50,8 @@ def split_limits(text: str) -> tuple[str, KeyLimits]:
     lines may write with spaces.
 
     Raises:
-        LimitError: a limit is unknown, given twice, or no positive integer.
+        LimitError: a limit is unknown, given twice, or no integer (of ``body`` no size) from 1 to
+            ``MAX_AMOUNT``.
     """
     words = text.split()
     count = next(

@@ -1,8 +1,8 @@
-"""Limiter of requests and tokens a minute, and of requests at once, by the name of a key.
+"""Limiter of requests and tokens a minute, and of requests at once, by a key's name and its file or Secret.
 
-Keys of one name, an old and a new one, share one limit. Pure but for the clock that it is given. Nothing here
-runs for a streamed token: a request is admitted when its body was read, with an estimate of its tokens, and
-settled at its end.
+Keys of one name there, an old and a new one, share one limit. Pure but for the clock that it is given.
+Nothing here runs for a streamed token: a request is admitted when its body was read, with an estimate of its
+tokens, and settled at its end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_ANSWER_MINUTES = 10
 
 
 class KeyUse:
-    """Use of the keys of one name.
+    """Use of the keys of one name in one file or Secret.
 
     Attributes:
         requests, tokens: buckets of a minute.
@@ -78,7 +78,7 @@ class Admission:
 
 
 class Limiter:
-    """Use of all keys that have limits, by their names.
+    """Use of all keys that have limits, by ``Key.limited_as``.
 
     Args:
         clock: reader of a clock that never goes back, in seconds.

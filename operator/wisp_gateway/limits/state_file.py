@@ -1,7 +1,7 @@
 """File with the use of keys' limits, so that a restart gives no key a second minute.
 
-The file holds names of keys and times, nothing else; it is written every second while keys are in use, and at
-the end. A process that is killed loses a second of use.
+The file holds keys' names, the file or Secret that has each, and times, but no key. It is written every
+second while keys are in use, and at the end. A process that is killed loses a second of use.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -110,4 +111,4 @@ def _left(value: Any, past_s: float) -> float:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
         raise ValueError(f"{value!r} is no time")
-    return float(value)
+    return float(min(value, sys.float_info.max))  # an integer may be larger than every float

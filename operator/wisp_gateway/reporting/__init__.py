@@ -1,1 +1,1 @@
-"""Reports: demand for the operator, ``/state`` and ``/v1/models`` for clients."""
+"""Reports: demand for the operator; models, the page's feed, wake and stop for clients; metrics."""

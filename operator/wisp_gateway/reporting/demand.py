@@ -66,14 +66,16 @@ class DemandReporter:
             replica.urgent.set()
 
     async def run(self) -> None:
-        """Post until cancelled."""
-        try:
+        """Post until cancelled.
+
+        Raises:
+            ExceptionGroup: the task of a replica ended by a bug; the others are cancelled.
+        """
+        async with asyncio.TaskGroup() as tasks:
             while True:
-                self._set_addresses(await self._resolve())
+                self._set_addresses(await self._resolve(), tasks)
                 self._log_transitions()
                 await asyncio.sleep(RESOLVE_S)
-        finally:
-            self._set_addresses(set())
 
     async def _resolve(self) -> set[str]:
         """Resolve the URL's host; the last addresses while that fails."""
@@ -85,11 +87,11 @@ class DemandReporter:
         hosts = {str(address[0]) for *_, address in resolved}
         return {f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}" for host in hosts}
 
-    def _set_addresses(self, addresses: set[str]) -> None:
+    def _set_addresses(self, addresses: set[str], tasks: asyncio.TaskGroup) -> None:
         for gone in self.addresses - addresses:
             self._replicas.pop(gone).task.cancel()
         for address in addresses - self.addresses:
-            self._replicas[address] = OperatorReplica(self, address)
+            self._replicas[address] = OperatorReplica(self, address, tasks)
 
     async def post(self, address: str) -> str:
         """Post demand once to one replica; return the failure, empty on success."""
@@ -129,10 +131,10 @@ class DemandReporter:
 class OperatorReplica:
     """One replica of the operator: posts at once when ``urgent`` is set, else each second."""
 
-    def __init__(self, demand: DemandReporter, address: str) -> None:
+    def __init__(self, demand: DemandReporter, address: str, tasks: asyncio.TaskGroup) -> None:
         self.urgent = asyncio.Event()
         self.problem: str | None = None  # None: not posted yet
-        self.task = asyncio.ensure_future(self._run(demand, address))
+        self.task = tasks.create_task(self._run(demand, address))
 
     async def _run(self, demand: DemandReporter, address: str) -> None:
         while True:

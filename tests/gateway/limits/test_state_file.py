@@ -80,9 +80,11 @@ def test_a_file_that_no_gateway_wrote_is_left_out_with_a_warning(tmp_path, caplo
     use(limiter, 60)
 
 
-def test_a_debt_that_never_ends_is_cut(tmp_path):
-    text = '{"writtenAt": 1e9, "refillSeconds": {"f:a": {"requests": 1e300, "tokens": Infinity}}}'
-    (tmp_path / "limits.json").write_text(text)
+@pytest.mark.parametrize("written_at", ["1e9", "Infinity", str(10**400)])  # above every float
+@pytest.mark.parametrize("debt", ["1e300", "Infinity", str(10**400)])
+def test_a_debt_that_never_ends_is_cut(tmp_path, debt, written_at):
+    document = '{"writtenAt": %s, "refillSeconds": {"f:a": {"requests": %s, "tokens": %s}}}'
+    (tmp_path / "limits.json").write_text(document % (written_at, debt, debt))
     limiter, _ = process(tmp_path / "limits.json", 0.0, 1e9)
     assert limiter.debts_s() == {"f:a": (state_file.MAX_DEBT_S, state_file.MAX_DEBT_S)}
 

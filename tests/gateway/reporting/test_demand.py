@@ -66,6 +66,24 @@ def test_a_replica_that_hangs_delays_no_other(world, operators, caplog, monkeypa
     assert "models at zero stay there" not in caplog.text
 
 
+def test_a_bug_in_the_reports_to_one_replica_ends_the_gateway(world, operators, monkeypatch):
+    """Without them that replica would wake nothing, and no log would say so."""
+    first, second, _ = operators
+    post = DemandReporter.post
+
+    async def broken(self, address):
+        if address == second.address:
+            raise RuntimeError("a bug")
+        return await post(self, address)
+
+    monkeypatch.setattr(DemandReporter, "post", broken)
+    world.start(demand_url=f"http://operator:{first.port}/demand")
+    with pytest.raises(ExceptionGroup) as raised:
+        world._running.result(60)
+    assert [str(error) for error in raised.value.exceptions] == ["a bug"]
+    world.gateway = None
+
+
 def queue(waiting, traces=()):
     found = RequestQueue()
     for number in range(waiting):
