@@ -105,7 +105,8 @@ class App:
             client.status = CLIENT_CLOSED_REQUEST
         except Exception:
             log.exception("bug in the gateway")
-            await client.fail(InternalError("The gateway failed on this request; its log says why."))
+            client.refusal = InternalError("The gateway failed on this request; its log says why.")
+            await client.fail(client.refusal)
         finally:
             client.held.release()
             if client.model_key or client.status >= 400:

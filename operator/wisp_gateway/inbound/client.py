@@ -61,7 +61,7 @@ class Client:
         self.request_id = request_ids.id_of(self.header(request_ids.HEADER).encode("latin-1"))
         self.received_s: float | None = None  # set once its body is complete
         self.queue_s: float | None = None  # set once a pod has a place for it
-        self.waited_for_wake: bool | None = None  # None: it never came to the queue
+        self.waited_for_wake: bool | None = None  # None: it was not admitted to the queue
         self.wake_trace = ""  # of the request that its wake is a part of
         self.span: Span | None = None
         self.dialect = dialect.of_request(self.path, self.headers)

@@ -142,6 +142,7 @@ class ModelRegistry:
         account: str = "",
         trace: str = "",
         bound_to: str | None = None,
+        on_admit: Callable[[], None] = lambda: None,
     ) -> Slot:
         """Wait for a slot at one of the model's pods.
 
@@ -154,6 +155,7 @@ class ModelRegistry:
             account: its key, or its client's address; many requests of one do not keep others waiting.
             trace: ``traceparent`` of its span, if one is kept.
             bound_to: tag of the only pod that can serve it, or None.
+            on_admit: callback once it has a slot or a place in the queue: it was not refused at once.
 
         Raises:
             GatewayError: the request may not wait, or has waited too long.
@@ -177,6 +179,7 @@ class ModelRegistry:
         finally:
             if not outcome.done():
                 self._on_wait(state)
+        on_admit()
         timer = loop.call_later(max(0.0, wait_s), self._expire, state, request.deadline_s)
         try:
             return await outcome

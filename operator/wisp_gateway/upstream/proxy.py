@@ -84,11 +84,17 @@ class Request:
     refusals: int = 0
     overloads: int = 0
     held_s: float | None = None
+    waited_for_wake: bool | None = None  # None: not admitted
 
     @property
     def trace(self) -> str:
         """The ``traceparent`` of its span, or of the client's; empty if neither is kept."""
         return context_of(self.headers if self.span is None else self.span.headers)
+
+    def admit(self, state: ModelState) -> None:
+        """Record that it has a slot, or waits for one: whether for a wake, the first time."""
+        if self.waited_for_wake is None:
+            self.waited_for_wake = not state.ready
 
 
 class Proxy:
@@ -111,11 +117,10 @@ class Proxy:
             GatewayError: no answer, or only a part of one.
         """
         async with _heartbeats(client, state, request):
-            client.waited_for_wake = not state.ready
             try:
                 state, slot, answer = await self._open(state, request)
             finally:
-                client.queue_s = request.held_s
+                client.queue_s, client.waited_for_wake = request.held_s, request.waited_for_wake
                 client.wake_trace = state.wake_trace if client.waited_for_wake else ""
         answer.finished.add_done_callback(lambda _: slot.release())  # with the last token, read or not
         request.body.drop()  # no retry from here on
@@ -182,6 +187,7 @@ class Proxy:
             account=request.account,
             trace="" if state.ready else request.trace,
             bound_to=request.bound_to,
+            on_admit=lambda: request.admit(state),
         )
         if request.held_s is None:
             request.held_s = time.monotonic() - request.entered_s

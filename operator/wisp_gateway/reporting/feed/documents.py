@@ -12,8 +12,6 @@ from wisp_gateway.reporting.introspection import model_state
 from wisp_gateway.routing.model_state import ModelState
 
 FRESH_S = 5.0
-AT_ONCE = ("model_asleep", "model_failed", "model_suspended")
-"""Refusals of a model without a pod that waits for none."""
 _VOLATILE = ("idleSeconds",)
 
 
@@ -80,6 +78,7 @@ def pods_sample(state: ModelState, pods: PodReader, now_s: float) -> dict[str, A
 def request_row(client: Client, seconds: float) -> dict[str, Any]:
     """Return a finished request, without any text of it."""
     usage, refusal = client.usage, client.refusal
+    queue_s = _queue_s(client, seconds) if client.waited_for_wake is not None else None
     return {
         "id": client.request_id,
         "time": round(time.time() - seconds, 3),
@@ -92,8 +91,8 @@ def request_row(client: Client, seconds: float) -> dict[str, Any]:
         "firstTokenSeconds": _rounded(usage.first_token_s) if usage else None,
         "perTokenSeconds": _rounded(usage.per_token_s) if usage else None,
         "seconds": round(seconds, 4),
-        "queueSeconds": _rounded(_queue_s(client, seconds)),
-        "isWoken": bool(client.waited_for_wake) and (refusal is None or refusal.code not in AT_ONCE),
+        "queueSeconds": _rounded(queue_s),
+        "isWoken": bool(client.waited_for_wake),
         "code": refusal.code if refusal else None,
         "limit": refusal.limit if refusal else None,
         "finish": usage.finish if usage else None,
@@ -101,9 +100,11 @@ def request_row(client: Client, seconds: float) -> dict[str, Any]:
     }
 
 
-def _queue_s(client: Client, seconds: float) -> float | None:
-    """Return a request's wait for a place at a pod, to its end if none had one; None: it never waited."""
-    return seconds if client.queue_s is None and client.waited_for_wake is not None else client.queue_s
+def _queue_s(client: Client, seconds: float) -> float:
+    """Return an admitted request's wait for a place at a pod after its upload; to its end if none had one."""
+    received_s = client.entered_s if client.received_s is None else client.received_s
+    held_s = seconds if client.queue_s is None else client.queue_s
+    return max(0.0, held_s - (received_s - client.entered_s))
 
 
 def without_sender(row: dict[str, Any]) -> dict[str, Any]:

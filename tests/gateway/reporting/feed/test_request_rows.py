@@ -6,6 +6,11 @@ import threading
 
 import pytest
 
+from wisp_gateway.inbound.byte_budget import ByteBudget
+from wisp_gateway.inbound.client import Client
+from wisp_gateway.reporting.feed.documents import request_row
+from wisp_gateway.upstream.proxy import Proxy
+
 
 @pytest.fixture
 def rows(world):
@@ -35,7 +40,7 @@ def test_a_request_that_waits_for_a_wake_says_so_and_how_long(world, rows):
 
 
 @pytest.mark.parametrize(
-    ("state", "cold_start", "code", "is_woken"),
+    ("state", "cold_start", "code", "has_waited"),
     [
         ("Asleep", {"maxWaitSeconds": 0.05}, "wait_expired", True),
         ("Asleep", {"mode": "Reject"}, "model_asleep", False),  # it wakes, but the request has not waited
@@ -43,12 +48,59 @@ def test_a_request_that_waits_for_a_wake_says_so_and_how_long(world, rows):
         ("Failed", {}, "model_failed", False),
     ],
 )
-def test_a_request_that_no_pod_took_has_its_refusal(world, rows, state, cold_start, code, is_woken):
+def test_a_request_that_no_pod_took_has_its_refusal(world, rows, state, cold_start, code, has_waited):
     world.model("m", state=state, coldStart=cold_start)
     assert world.start().post().status_code == 503
     (row,) = rows(1)
-    assert (row["code"], row["isWoken"]) == (code, is_woken)
-    assert row["queueSeconds"] == pytest.approx(row["seconds"], abs=1e-4)
+    assert (row["code"], row["isWoken"], row["queueSeconds"] is not None) == (code, has_waited, has_waited)
+
+
+@pytest.mark.parametrize(
+    ("becomes", "code"),
+    [("Failed", "model_failed"), ("Suspended", "model_suspended"), (None, "model_not_found")],
+)
+def test_a_request_has_waited_for_a_wake_whatever_came_of_it_and_one_refused_at_once_has_not(
+    world, rows, becomes, code
+):
+    world.model("m", state="Asleep", coldStart={"queueLimit": 1})
+    held = world.start().background(world.post)
+    world.until(lambda: world.state()["waiting"])
+    assert world.post().status_code == 429
+    world.model("m", state=becomes) if becomes else world.remove("default/m")
+    assert held.result(60).status_code in (404, 503)
+    refused, waited = rows(2)
+    assert (refused["code"], refused["isWoken"], refused["queueSeconds"]) == ("queue_full", False, None)
+    assert (waited["code"], waited["isWoken"]) == (code, True)
+    assert 0 < waited["queueSeconds"] <= waited["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("held_s", "waited_for_wake", "queue_s"),
+    [
+        (2.5, False, 0.5),
+        (None, True, 1.0),  # to its end
+        (None, None, None),
+        (2.0, False, 0.0),
+    ],
+)
+def test_an_upload_is_no_wait_in_the_queue(held_s, waited_for_wake, queue_s):
+    extensions = {"wisp.protocol": {"connection": None}}
+    scope = {"method": "POST", "path": "/v1/completions", "raw_path": b"", "query_string": b"", "headers": []}
+    client = Client(scope | {"extensions": extensions}, None, None, ByteBudget(1))
+    client.received_s = client.entered_s + 2.0
+    client.queue_s, client.waited_for_wake = held_s, waited_for_wake
+    assert request_row(client, 3.0)["queueSeconds"] == pytest.approx(queue_s)
+
+
+def test_a_bug_of_the_gateway_has_its_code(world, rows, monkeypatch):
+    async def fail(*_):
+        raise RuntimeError("bug")
+
+    monkeypatch.setattr(Proxy, "serve", fail)
+    world.model("m", world.pod())
+    assert world.start().post().status_code == 500
+    (row,) = rows(1)
+    assert (row["status"], row["code"]) == (500, "internal_error")
 
 
 @pytest.mark.parametrize("limit", ["rpm=1", "tpm=1", "concurrent=1"])
