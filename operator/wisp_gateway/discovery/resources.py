@@ -147,11 +147,17 @@ def _cold_start(reader: JsonReader) -> ColdStart:
 
 
 def _idle_after_s(spec: JsonReader) -> float | None:
-    """Return the idle seconds after which a model goes to zero; None if it never does."""
+    """Return the idle seconds after which a model goes to zero; None if it never does, or in a newer form.
+
+    They are shown and nothing else, so they must not keep a model from being served.
+    """
     scaling = spec.child("scaling")
-    if spec.has("replicas") or scaling.integer("min", 0):
+    try:
+        if spec.has("replicas") or scaling.integer("min", 0):
+            return None
+        return seconds(scaling.text("idleAfter", "10m"), "spec.scaling.idleAfter")
+    except DiscoveryError:
         return None
-    return seconds(scaling.text("idleAfter", "10m"), "spec.scaling.idleAfter")
 
 
 def _state(spec: Json, status: Json, generation: int) -> str:

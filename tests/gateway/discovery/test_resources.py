@@ -112,6 +112,21 @@ def test_a_waking_model_is_in_the_first_phase_that_is_not_done(status, expect):
     assert resources.read_model(fake.model_object(status=status)).model.phase == expect
 
 
+@pytest.mark.parametrize(
+    ("scaling", "idle_after_s"),
+    [
+        ({}, 600.0),
+        ({"idleAfter": "90s"}, 90.0),
+        ({"min": 1, "idleAfter": "90s"}, None),
+        ({"idleAfter": "P1D"}, None),  # as a newer CRD may write it: it is shown and nothing else
+        ({"idleAfter": {"seconds": 90}}, None),
+        ({"min": "one"}, None),
+    ],
+)
+def test_an_idle_time_that_cannot_be_read_keeps_no_model_from_being_served(scaling, idle_after_s):
+    assert resources.read_model(fake.model_object(scaling=scaling)).model.idle_after_s == idle_after_s
+
+
 def test_a_model_that_is_being_deleted_is_gone():
     item = fake.model_object()
     item["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"
