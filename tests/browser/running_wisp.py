@@ -179,7 +179,7 @@ class Wisp:
 
     def _answers(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self.url}/livez", timeout=5):
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5):
                 return True
         except OSError:
             return False
