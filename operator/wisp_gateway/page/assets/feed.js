@@ -123,12 +123,16 @@ function applyHistory({ samples = [], wakes = [], requests = [] }) {
   feed.set({
     samples: recent([...samples, ...now.samples.filter(({ t }) => t > last)]),
     wakes: merged(wakes.map(received), now.wakes, wakeId, KEPT_WAKES),
-    requests: merged(requests, now.requests, requestId, KEPT_REQUESTS),
+    requests: mergedRequests(requests, now.requests),
   });
 }
 
 const wakeId = (wake) => `${wake.key} ${wake.began}`;
-const requestId = (row) => row.id ?? `${row.key} ${row.time}`;
+
+/** A request's id, or what tells it apart where the feed hides that: a model's own key sees no ids. */
+export const requestId = (row) => row.id || `${row.key} ${row.time} ${row.seconds}`;
+
+export const mergedRequests = (rows, newer) => merged(rows, newer, requestId, KEPT_REQUESTS);
 
 /** `rows` with `newer` in their places or after them, the last `limit`. */
 function merged(rows, newer, idOf, limit) {

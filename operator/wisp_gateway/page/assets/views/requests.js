@@ -1,6 +1,6 @@
 // The Requests view: the last requests as a table of figures and names, never a text.
 
-import { feed } from "../feed.js";
+import { feed, requestId } from "../feed.js";
 import { formatCount, formatMoment, formatSeconds, NONE } from "../format.js";
 import { Icon } from "../icons.js";
 import { useStore } from "../store.js";
@@ -58,7 +58,7 @@ function Table({ rows }) {
       </thead>
       <tbody role="rowgroup">
         ${rows.map(
-          (row) => html`<tr key=${row.id} role="row" title=${row.id}>
+          (row) => html`<tr key=${requestId(row)} role="row" title=${row.id}>
             ${COLUMNS.map(
               ({ name, of, isText }) =>
                 html`<td key=${name} role="cell" data-name=${name} class=${isText ? "text" : "number"}>${of(row)}</td>`,
