@@ -92,6 +92,24 @@ def test_compare_asks_two_models_side_by_side(chat, scripts):
     assert tops[0] == tops[1], "they are side by side"
 
 
+def test_an_answer_anew_in_one_column_leaves_the_running_one_of_the_other(chat, scripts):
+    rest, go_on = scripts["second"].wait()
+    scripts["scripted"].answer("both of you", "The first.")
+    scripts["second"].answer("both of you", "Begun", rest, " and ended.")
+    chat.page.get_by_role("button", name="Compare").click()
+    chat.choose("second", "Model 2")
+    chat.send("both of you")
+    left, right = chat.answers.first, chat.answers.last
+    expect(right.get_by_text("Begun")).to_be_visible()
+    chat.ended(left)
+    scripts["scripted"].answer("both of you", "The second.")
+    left.get_by_role("button", name="Regenerate").click()
+    expect(left.get_by_text("The second.")).to_be_visible()
+    expect(chat.stop).to_be_visible()
+    go_on()
+    expect(right.get_by_text("Begun and ended.")).to_be_visible()
+
+
 def test_thinking_is_folded_until_it_is_opened(chat, script):
     script.answer("ponder", "<think>A secret plan.</think>The result.")
     answer = chat.ask("ponder this")

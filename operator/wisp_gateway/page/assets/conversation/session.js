@@ -123,8 +123,8 @@ export class ChatSession {
   /** Answer a turn anew, in one column; what came behind it goes. */
   regenerate(index, column) {
     const { conversation } = this;
-    this.stop();
     const turn = { ...conversation.turns[index] };
+    this.#stopAnswers([turn.answers[column], ...answersOf(conversation.turns.slice(index + 1))]);
     const answer = newAnswer(conversation.models[column] ?? conversation.models[0]);
     turn.answers = turn.answers.map((old, at) => (at === column ? answer : old));
     conversation.turns = [...conversation.turns.slice(0, index), turn];
@@ -146,9 +146,11 @@ export class ChatSession {
 
   /** Stop a conversation's answers. */
   stop(conversation = this.conversation) {
-    for (const turn of conversation.turns) {
-      for (const answer of turn.answers) this.#running.get(answer)?.stop();
-    }
+    this.#stopAnswers(answersOf(conversation.turns));
+  }
+
+  #stopAnswers(answers) {
+    for (const answer of answers) this.#running.get(answer)?.stop();
   }
 
   async #run(conversation, index, column, answer, partial = null) {
@@ -188,9 +190,8 @@ export class ChatSession {
   }
 }
 
-function hasRunning(conversation) {
-  return conversation.turns.some((turn) => turn.answers.some(isRunning));
-}
+const answersOf = (turns) => turns.flatMap(({ answers }) => answers);
+const hasRunning = (conversation) => answersOf(conversation.turns).some(isRunning);
 
 function lastModels() {
   try {
