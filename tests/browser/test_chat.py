@@ -8,8 +8,8 @@ from playwright.sync_api import expect
 from running_wisp import until
 
 FIND = """async word => {
-    const { openStore } = await import("/page/conversation/store.js");
-    return (await (await openStore()).search(word)).size;
+    const { openArchive } = await import("/page/conversation/archive.js");
+    return (await (await openArchive()).search(word)).size;
 }"""
 
 

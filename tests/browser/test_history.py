@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 TURNS = 500
 SAVE = """async turns => {
-    const { openStore } = await import("/page/conversation/store.js");
+    const { openArchive } = await import("/page/conversation/archive.js");
     const { newConversation, newTurn } = await import("/page/conversation/conversation.js");
     const { newAnswer } = await import("/page/conversation/answer.js");
     const conversation = newConversation(["scripted"]);
@@ -17,7 +17,7 @@ SAVE = """async turns => {
         const answer = { ...newAnswer("scripted"), state: "done", content, finish: "stop" };
         conversation.turns.push(newTurn(`Question ${n}`, [answer]));
     }
-    await (await openStore()).save(conversation);
+    await (await openArchive()).save(conversation);
 }"""
 
 

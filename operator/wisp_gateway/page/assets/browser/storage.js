@@ -1,4 +1,4 @@
-// All that the page keeps in this browser's storage; conversations are apart, in IndexedDB (conversation/store.js).
+// All that the page keeps in this browser's storage; conversations are apart, in IndexedDB (conversation/archive.js).
 
 /** The API key, for this tab alone. */
 export const keptKey = entry(() => sessionStorage, "wisp.key");

@@ -1,8 +1,8 @@
 // The Chat view: conversations with one model, or with two side by side.
 import { access } from "../api.js";
 import { loadStyles } from "../browser/styles.js";
+import { openArchive } from "../conversation/archive.js";
 import { ChatSession } from "../conversation/session.js";
-import { openStore } from "../conversation/store.js";
 import { feed, keyOf } from "../feed.js";
 import { KeyForm } from "../key_prompt.js";
 import { catalog, choicesOf } from "../models/catalog.js";
@@ -16,7 +16,7 @@ import { Toolbar } from "./toolbar.js";
 import { Welcome } from "./welcome.js";
 
 await Promise.all(["chat.css", "../markdown/markdown.css"].map((name) => loadStyles(new URL(name, import.meta.url))));
-const session = new ChatSession(await openStore());
+const session = new ChatSession(await openArchive());
 session.refresh();
 
 export default function ChatView({ params }) {

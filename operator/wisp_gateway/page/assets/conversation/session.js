@@ -8,7 +8,7 @@ const SAVE_EVERY_MS = 2000;
 const SAVE_SETTINGS_AFTER_MS = 500;
 
 export class ChatSession {
-  #store;
+  #archive;
   #listeners = new Set();
   #running = new Map(); // generations by their answer
   #live = new Map(); // conversations with running answers, by id
@@ -18,13 +18,13 @@ export class ChatSession {
   #removedIds = new Set(); // a running answer of theirs saves nothing
   removed = null; // the conversation that was deleted last, for “Undo”
 
-  constructor(store) {
-    this.#store = store;
+  constructor(archive) {
+    this.#archive = archive;
     addEventListener("pagehide", () => this.#live.forEach((conversation) => this.#keep(conversation)));
   }
 
   get problem() {
-    return this.#store.problem;
+    return this.#archive.problem;
   }
 
   get isRunning() {
@@ -41,12 +41,12 @@ export class ChatSession {
   }
 
   async refresh() {
-    this.summaries = await this.#store.list();
+    this.summaries = await this.#archive.list();
     this.#report();
   }
 
   search(query) {
-    return this.#store.search(query);
+    return this.#archive.search(query);
   }
 
   // Conversations
@@ -57,7 +57,7 @@ export class ChatSession {
   }
 
   async open(id) {
-    const conversation = this.#live.get(id) ?? (await this.#store.load(id));
+    const conversation = this.#live.get(id) ?? (await this.#archive.load(id));
     if (conversation) this.conversation = conversation;
     this.#report();
   }
@@ -74,7 +74,7 @@ export class ChatSession {
     this.#removedIds.add(id);
     if (this.removed) this.stop(this.removed);
     if (this.conversation.id === id) this.begin();
-    await this.#store.remove(id);
+    await this.#archive.remove(id);
     await this.refresh();
   }
 
@@ -169,7 +169,7 @@ export class ChatSession {
 
   async #find(id) {
     if (this.conversation.id === id) return this.conversation;
-    return this.#live.get(id) ?? (await this.#store.load(id));
+    return this.#live.get(id) ?? (await this.#archive.load(id));
   }
 
   async #save(conversation) {
@@ -182,7 +182,7 @@ export class ChatSession {
 
   async #keep(conversation) {
     if (!conversation.turns.length || this.#removedIds.has(conversation.id)) return;
-    await this.#store.save(conversation);
+    await this.#archive.save(conversation);
   }
 
   #report() {

@@ -4,18 +4,18 @@ import { afterReload, isMatch, summaryOf } from "./conversation.js";
 const MAX_CONVERSATIONS = 300;
 const DATABASE = "wisp-chat";
 
-/** Open the store; it keeps in memory what the browser does not want to keep, and `problem` says so. */
-export async function openStore(name = DATABASE, limit = MAX_CONVERSATIONS) {
+/** Open the archive; it keeps in memory what the browser does not want to keep, and `problem` says so. */
+export async function openArchive(name = DATABASE, limit = MAX_CONVERSATIONS) {
   try {
-    return new Store(await openDatabase(name), limit);
+    return new Archive(await openDatabase(name), limit);
   } catch (error) {
-    const store = new Store(null, limit);
-    store.problem = `This browser doesn’t let this page store anything (${error.message}). Export what you want to keep.`;
-    return store;
+    const archive = new Archive(null, limit);
+    archive.problem = `This browser doesn’t let this page store anything (${error.message}). Export what you want to keep.`;
+    return archive;
   }
 }
 
-class Store {
+class Archive {
   #database;
   #limit;
   #unsaved = new Map(); // conversations that the browser did not take, by id
