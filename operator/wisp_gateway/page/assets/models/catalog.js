@@ -37,7 +37,7 @@ async function refresh() {
 }
 
 /**
- * Use `key` from now on if it opens `wanted` (a model, or null), and anything that was locked.
+ * Use `key` from now on if it opens `wanted` (a model, or null), and anything of what is locked, if anything is.
  * Return `{ problem, name }`: why it is not used, or an empty text and the name of `wanted` in requests.
  */
 export async function tryKey(key, wanted) {
