@@ -64,7 +64,7 @@ def model_state(state: ModelState, base_url: str) -> dict[str, Any]:
         "waiting": len(state.queue),
         "running": state.running,
         "arrivals": state.arrivals,
-        "idleSeconds": state.idle_s,
+        "idleSeconds": state.idle_since_ready_s,
         "tokensPerSecond": round(state.tokens_per_second, 1),
         "lastColdStartSeconds": state.last_cold_start_s,
         "url": f"{base_url}/{model.key}/v1",

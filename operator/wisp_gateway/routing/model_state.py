@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -40,6 +41,7 @@ class ModelState:
         self.model = model
         self.queue = RequestQueue()
         self.pods: dict[str, Pod] = {}
+        self._ready_since_s = dict.fromkeys(_ready_pods(model), -math.inf)  # before anybody looked
         self.running = 0
         self.arrivals = 0
         self._tokens = 0  # of answers that have ended
@@ -102,6 +104,13 @@ class ModelState:
         if self.running or len(self.queue):
             return 0.0
         return None if self.last_active_s is None else self._clock() - self.last_active_s
+
+    @property
+    def idle_since_ready_s(self) -> float | None:
+        """As :attr:`idle_s`, from the last time a pod became ready at the earliest: the operator's rule."""
+        since_ready_s = self._clock() - max(self._ready_since_s.values(), default=-math.inf)
+        idle_s = min(math.inf if self.idle_s is None else self.idle_s, since_ready_s)
+        return idle_s if math.isfinite(idle_s) else None
 
     @property
     def retry_after_s(self) -> int:
@@ -186,6 +195,8 @@ class ModelState:
         }
         for id, endpoint in listed.items():
             self.pods[id].replace(endpoint)
+        now_s = self._clock()
+        self._ready_since_s = {id: self._ready_since_s.get(id, now_s) for id in _ready_pods(model)}
         if model.state == "Failed" or (model.state == "Asleep" and not len(self.queue)):
             self._wake_began_s = None
         self.advance()
@@ -282,3 +293,7 @@ class ModelState:
         limit = self.model.target_concurrency
         ready = [pod for pod in self.pods.values() if pod.is_ready and not pod.is_paused]
         return [pod.load(limit, prompt) for pod in ready]
+
+
+def _ready_pods(model: Model) -> list[str]:
+    return [endpoint.id for endpoint in model.endpoints if endpoint.ready and not endpoint.draining]

@@ -64,18 +64,21 @@ def test_a_stop_says_what_becomes_of_the_requests_that_run(call, running, text):
 
 
 @pytest.mark.parametrize(
-    ("idle", "after", "text"),
+    ("idle", "after", "can_stop", "text"),
     [
-        (None, None, "No request is running"),
-        (2.0, None, "No request is running"),
-        (59.2, None, "No request for 59 s"),
-        (59.2, 300, "No request for 59 s; sleeps in 4 min 1 s"),
-        (2.0, 60.0, "No request is running; sleeps in 58 s"),
-        (61.0, 60.0, "No request for 1 min 1 s; goes to sleep now"),
+        (None, None, True, "No request is running"),
+        (None, 300, True, "No request is running"),
+        (2.0, None, True, "No request is running"),
+        (59.2, None, True, "No request for 59 s"),
+        (59.2, 300, True, "No request for 59 s; sleeps in 4 min 1 s"),
+        (59.2, 300, False, "No request for 59 s"),  # a cluster's other gateways may be asked
+        (2.0, 60.0, True, "No request is running; sleeps in 58 s"),
+        (63.0, 60.0, True, "No request for 1 min 3 s; goes to sleep now"),
+        (64.0, 60.0, True, "No request for 1 min 4 s"),  # something else keeps it up
     ],
 )
-def test_an_idle_model_says_since_when_and_until_when(call, idle, after, text):
-    model = {"idleSeconds": idle, "idleAfterSeconds": after}
+def test_an_idle_model_says_since_when_and_until_when(call, idle, after, can_stop, text):
+    model = {"idleSeconds": idle, "idleAfterSeconds": after, "canStop": can_stop}
     assert call("models/states.js", "m.idleText(argument)", model) == text
 
 

@@ -18,12 +18,29 @@ export function stateOf(name) {
 
 export const titled = (word) => word.charAt(0).toUpperCase() + word.slice(1);
 
-/** How long no request has run, and when the model goes to sleep, where its document says after how long. */
-export function idleText({ idleSeconds, idleAfterSeconds, receivedMs }) {
-  if (typeof idleSeconds !== "number") return "No request is running";
-  const seconds = Math.round(idleSeconds + secondsSince(receivedMs));
+const MAX_LATE_S = 3;
+
+/** How long no request has run, and when the model goes to sleep, if that is known. */
+export function idleText(model) {
+  if (typeof model.idleSeconds !== "number") return "No request is running";
+  const seconds = idleSecondsOf(model);
   const idle = seconds < 5 ? "No request is running" : `No request for ${formatSeconds(seconds)}`;
-  if (typeof idleAfterSeconds !== "number") return idle;
-  const remaining = Math.round(idleAfterSeconds) - seconds;
+  const remaining = sleepsInSeconds(model);
+  if (remaining === null) return idle;
   return remaining > 0 ? `${idle}; sleeps in ${formatSeconds(remaining)}` : `${idle}; goes to sleep now`;
+}
+
+/**
+ * Seconds until an idle model goes to sleep. Null where no one gateway knows (`canStop`: `wisp up` has one), where it
+ * never does, and once it is late: something that is not in its document keeps it up.
+ */
+export function sleepsInSeconds(model) {
+  const { idleSeconds, idleAfterSeconds, canStop } = model;
+  if (!canStop || typeof idleSeconds !== "number" || typeof idleAfterSeconds !== "number") return null;
+  const remaining = Math.round(idleAfterSeconds) - idleSecondsOf(model);
+  return remaining >= -MAX_LATE_S ? remaining : null;
+}
+
+function idleSecondsOf({ idleSeconds, receivedMs }) {
+  return Math.round(idleSeconds + secondsSince(receivedMs));
 }

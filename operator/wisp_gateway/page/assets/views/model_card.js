@@ -6,7 +6,7 @@ import { formatBytes, formatCount, formatRate, formatSeconds, NONE } from "../fo
 import { Icon } from "../icons.js";
 import { catalog } from "../models/catalog.js";
 import { lastWakeSecondsOf } from "../models/phases.js";
-import { idleText, stateOf, titled } from "../models/states.js";
+import { idleText, sleepsInSeconds, stateOf, titled } from "../models/states.js";
 import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
 import { Ledger } from "./ledger.js";
@@ -17,6 +17,7 @@ import { Sparkline } from "./sparkline.js";
 import { WakeBar } from "./wake_bar.js";
 
 const IDLE_TICK_MS = 5_000;
+const COUNTDOWN_TICK_MS = 1_000;
 
 export function ModelCard({ model }) {
   const title = `model-${model.namespace}-${model.name}`;
@@ -84,12 +85,16 @@ function Activity({ model }) {
   const key = keyOf(model);
   const samples = useStore(feed, (state) => state.samples);
   const isBusy = model.running > 0 || model.waiting > 0;
-  useTick(IDLE_TICK_MS, !isBusy);
   return html`<div class="activity">
     <p class="rate"><span class="number big">${formatRate(model.tokensPerSecond)}</span> tokens/s</p>
     <${Sparkline} samples=${samples} of=${key} />
-    <p class="muted small">${isBusy ? busyText(model) : idleText(model)}</p>
+    <p class="muted small">${isBusy ? busyText(model) : html`<${Idle} model=${model} />`}</p>
   </div>`;
+}
+
+function Idle({ model }) {
+  useTick(sleepsInSeconds(model) === null ? IDLE_TICK_MS : COUNTDOWN_TICK_MS, true);
+  return idleText(model);
 }
 
 function busyText({ running, waiting }) {
