@@ -9,7 +9,7 @@ import asyncio
 import logging
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -133,8 +133,10 @@ class Session:
                 for follower in followers:
                     follower.cancel()
         finally:
-            await self._end()
-            self._wakes.close()
+            try:
+                await self._end()
+            finally:
+                self._wakes.close()
 
     def stop(self) -> None:
         """End in order; asked twice, at once."""
@@ -186,16 +188,19 @@ class Session:
             self._keys.check()
 
     async def _end(self) -> None:
-        """Stop the gateway first, so that streams can finish, then the pods; at once if hurried."""
+        """Stop the gateway, so that streams can finish, then the pods; at once if hurried or on error."""
         orderly = asyncio.create_task(self._end_in_order())
         hurried = asyncio.create_task(self._stop_at_once.wait())
         await asyncio.wait({orderly, hurried}, return_when=asyncio.FIRST_COMPLETED)
-        if not orderly.done():
-            orderly.cancel()
+        hurried.cancel()
+        if orderly.done() and orderly.exception() is None:
+            return
+        orderly.cancel()
+        try:
             with suppress(asyncio.CancelledError):
                 await orderly
+        finally:
             await self._end_at_once()
-        hurried.cancel()
 
     async def _end_in_order(self) -> None:
         if self._gateway is not None:
@@ -204,7 +209,9 @@ class Session:
         await self._demand.close()
 
     async def _end_at_once(self) -> None:
-        if self._gateway is not None:
-            await self._gateway.hurry(HURRIED_S)
-        await self._cluster.close(0.0)
-        await self._demand.close()
+        """End gateway, pods and demand endpoint, in this order, each also where another fails."""
+        async with AsyncExitStack() as last_first:
+            last_first.push_async_callback(self._demand.close)
+            last_first.push_async_callback(self._cluster.close, 0.0)
+            if self._gateway is not None:
+                last_first.push_async_callback(self._gateway.hurry, HURRIED_S)

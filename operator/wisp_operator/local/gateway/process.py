@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +81,9 @@ class GatewayProcess:
 
         Raises:
             GatewayFailed: it is not installed, ended, or does not answer in time.
+            OSError: its log cannot be written, or no process can be made.
         """
+        self._settings.log.unlink(missing_ok=True)
         await self._launch()
         client, deadline = RuntimeClient(), time.monotonic() + START_TIMEOUT_S
         try:
@@ -103,7 +104,7 @@ class GatewayProcess:
                 "the gateway ended (exit %d), starting it again: %s", code, log_tail(self._settings.log)
             )
             await asyncio.sleep(backoff.delay_s(crashes, was_ready=True))
-            await self._launch()
+            crashes = await self._relaunch(crashes)
 
     async def stop(self, grace_s: float) -> None:
         """Let it finish what it streams for at most ``grace_s`` seconds, then end it."""
@@ -115,13 +116,25 @@ class GatewayProcess:
         if self._process is not None:
             await self._process.hurry(grace_s)
 
+    async def _relaunch(self, crashes: int) -> int:
+        """Launch it, ever more rarely, until that succeeds; return ``crashes`` and the failed tries."""
+        while True:
+            try:
+                await self._launch()
+                return crashes
+            except (OSError, GatewayFailed) as error:
+                crashes += 1
+                delay_s = backoff.delay_s(crashes, was_ready=False)
+                log.error(
+                    "cannot start the gateway: %s. Mend that; it is tried again in %g s", error, delay_s
+                )
+                await asyncio.sleep(delay_s)
+
     async def _launch(self) -> None:
         path = config.program(PROGRAM)
         if path is None:
             raise GatewayFailed(f"{PROGRAM} is not installed. Install it with: {install_command('operator')}")
         environment = config.inherited_environment()
-        with suppress(FileNotFoundError):
-            self._settings.log.unlink()
         self._process = await Process.start(
             [path, *self._settings.arguments], environment, self._settings.log
         )
