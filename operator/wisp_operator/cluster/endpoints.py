@@ -19,13 +19,12 @@ from wisp_operator.cluster.connections import Connections
 from wisp_operator.cluster.leader import Leader
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys
-from wisp_operator.core.demand import DemandAggregator, Report
+from wisp_operator.core.demand import MAX_REPORT_BYTES, TOO_LARGE, DemandAggregator, Report
 
 log = logging.getLogger(__name__)
 
 FORWARDED = "X-Wisp-Passed-On"
 FORWARD_TIMEOUT_S = 2.0
-MAX_REPORT_BYTES = 2 << 20
 MAX_LINE_BYTES = 2048  # one line of a head
 NOT_A_GATEWAY = (
     "demand is taken from this installation's gateways alone, and this token does not belong to the "
@@ -119,6 +118,8 @@ class Endpoints:
             if self._tokens.is_used and report["gateway"] != proof[GATEWAY_HEADER]:
                 return web.json_response({"error": NOT_A_GATEWAY}, status=401)
             recorded = self._demand.record(report, time.time())
+        except web.HTTPRequestEntityTooLarge:
+            return web.json_response({"error": TOO_LARGE}, status=400)
         except (ValueError, RecursionError, KeyError, TypeError) as error:
             return web.json_response({"error": f"not a demand report: {error!r}"}, status=400)
         if self._leader.is_leader:

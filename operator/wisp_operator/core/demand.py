@@ -14,6 +14,7 @@ from typing import Any
 from wisp_http.trace_context import MAX_CONTEXTS, is_context
 
 STALE_AFTER_S = 10.0
+MAX_REPORT_BYTES = 2 << 20
 MAX_GATEWAYS = 256
 MAX_MODELS = 10_000
 MAX_NAME_CHARS = 512
@@ -22,6 +23,7 @@ MAX_ARRIVALS = 1 << 53
 MAX_IDLE_S = 1e9
 MAX_TRACES = 16
 REFUSAL = "not a demand report (docs/contracts.md, Demand)"
+TOO_LARGE = f"{REFUSAL}: it has more than {MAX_REPORT_BYTES} bytes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from wisp_names.bare_names import BareNames, Claim
 from wisp_operator.api import InferenceModel
 from wisp_operator.core import autoscale, status
 from wisp_operator.core.access.tokens import TokenKeys
-from wisp_operator.core.demand import DemandAggregator, Report
+from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitResult
 from wisp_operator.core.naming.grants import grant, leaving_names
 from wisp_operator.core.observation import Failure, Observation
@@ -36,13 +36,13 @@ from wisp_operator.local.ignored_fields import ignored, on_this_machine
 from wisp_operator.local.machine.path_preflight import Recheck, next_check, path_failure
 from wisp_operator.local.processes.cluster import LocalCluster
 from wisp_operator.local.processes.exit_log import ExitLog
+from wisp_operator.local.stops import Stops
 
 log = logging.getLogger(__name__)
 
 PERIOD_S = 1.0
 FIT_WAIT_S = 3.0  # a slower hub's report is used when it comes
 ASKED_S = 2.0  # time since its last request for which a model counts as asked for
-REPORTED_S = 3.0  # time in which a gateway reports demand again
 
 CheckFit = Callable[[InferenceModel], Awaitable[FitResult]]
 Publish = Callable[[Sequence[dict[str, Any]]], None]
@@ -80,7 +80,7 @@ class Controller:
         self._rechecks: dict[str, Recheck] = {}
         self._entries: dict[str, dict[str, Any]] = {}
         self._errors: dict[str, str] = {}
-        self._stopped: dict[str, tuple[int, float]] = {}  # arrivals and time of a stop by hand
+        self._stops = Stops()
         self._exit_log = ExitLog(are_logs_kept=are_logs_kept)
         self._cluster, self._check_fit, self._publish = cluster, fit, publish
         self._settings, self._tokens, self._api_keys = settings, tokens, api_keys
@@ -97,7 +97,8 @@ class Controller:
 
     def record_demand(self, report: Mapping[str, Any]) -> None:
         """Record a gateway's demand report; ValueError if it is not one."""
-        self._demand.record(report, time.time())
+        now = time.time()
+        self._stops.record(self._demand.record(report, now), now)
         self.wake()
 
     def stop_pods(self, key: str, arrivals: int) -> bool:
@@ -105,7 +106,7 @@ class Controller:
         model = self._models.get(key)
         if model is None or not directory.can_stop(model):
             return False
-        self._stopped[key] = (arrivals, time.time())
+        self._stops.add(key, arrivals, time.time())
         log.info("%s: stopped by hand; a request wakes it", key)
         self.wake()
         return True
@@ -116,7 +117,8 @@ class Controller:
         Raises:
             NotLocal: one of them needs what only a cluster has; then nothing changes.
             KeysMissing: one of them asks callers for a key, and there is no file of keys, or none in it.
-            ServedNameTaken: two of a namespace ask for one name.
+            ServedNameTaken: two of a namespace ask for one name, or a served name has the form of another
+                model's ``NAMESPACE/NAME``.
         """
         require_own_names(models)
         for model in models:
@@ -189,7 +191,7 @@ class Controller:
         self._exit_log.log_new(model.key, self._cluster.pods(model.key))
         observation = history.observe(model, self._cluster.pods(model.key), demand, now)
         observation, decision = self._decide(model, self._exit_log.with_log_path(model.key, observation), now)
-        if self._is_stopped(model.key, demand, now):
+        if self._stops.holds(model.key, demand, now):
             decision = autoscale.Decision(0, "Idle")
         self._cluster.apply(model.key, self._deployment(model, decision.replicas))
         pods = self._cluster.pods(model.key)
@@ -204,14 +206,6 @@ class Controller:
         return directory.entry(
             model, summary, progress, pods, created=history.created, api_keys=self._api_keys
         )
-
-    def _is_stopped(self, key: str, demand: Report, now: float) -> bool:
-        """Return whether a model was stopped by hand, and no request has come, or waits again, since."""
-        arrivals, stopped_at = self._stopped.get(key, (0, now))
-        waits_again = demand.waiting > 0 and now - stopped_at >= REPORTED_S
-        if waits_again or demand.arrivals > arrivals:
-            self._stopped.pop(key, None)
-        return key in self._stopped
 
     def _claim(self, model: InferenceModel) -> Claim:
         asked = frozenset({model.name, model.served_name})
@@ -280,7 +274,7 @@ class Controller:
         self._cancel_fit_check(key)
         for known in (self._histories, self.statuses, self._path_failures, self._rechecks, self._entries):
             known.pop(key, None)
-        self._stopped.pop(key, None)
+        self._stops.forget(key)
 
     def _deployment(self, model: InferenceModel, replicas: int) -> dict[str, Any]:
         digests = self._tokens.digests(model.key)

@@ -13,7 +13,7 @@ import pytest
 from wisp_operator.cluster.endpoints import Endpoints
 from wisp_operator.cluster.metrics import Metrics
 from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys, make_keys_file
-from wisp_operator.core.demand import DemandAggregator
+from wisp_operator.core.demand import MAX_REPORT_BYTES, DemandAggregator
 
 WAITS = {"waiting": 1, "running": 0, "arrivals": 1, "idleSeconds": 0.0}
 SLEEPS = {"waiting": 0, "running": 0, "arrivals": 1, "idleSeconds": 60.0}
@@ -152,6 +152,7 @@ def entry(**changes):
         json.dumps({"gateway": "g", "models": {"x" * 1000: WAITS}}),
         json.dumps({"gateway": "g", "models": {f"a/m{n}": WAITS for n in range(10_001)}}),
         json.dumps({"gateway": "g", "models": [WAITS]}),
+        " " * (MAX_REPORT_BYTES - 1) + "{}",
         "[" * 100_000,
         '{"gateway":' * 100_000,
         "\xff",

@@ -6,9 +6,10 @@ import pytest
 
 from wisp_operator import api
 from wisp_operator.core.access.tokens import TokenKeys
+from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitReport, FitResult
 from wisp_operator.desired.settings import BuildSettings
-from wisp_operator.local import controller
+from wisp_operator.local import stops
 from wisp_operator.local.controller import Controller
 from wisp_operator.local.gateway.directory import can_stop
 
@@ -101,14 +102,50 @@ def test_a_model_that_is_not_there_is_not_stopped():
 
 
 def test_a_request_whose_pod_was_stopped_under_it_wakes_the_model_again(monkeypatch):
+    monkeypatch.setattr(stops, "REPORTED_S", 0.0)  # the report is newer than the stop
+
     async def run():
         cluster = Replicas()
         settings, tokens = BuildSettings(), TokenKeys(None)
         loop = Controller(cluster, fit=not_asked, publish=lambda _: None, settings=settings, tokens=tokens)
         await loop.set_models([model()])
         loop.stop_pods("default/m", 5)
-        monkeypatch.setattr(controller, "REPORTED_S", 0.0)  # the report is newer than the stop
         loop.record_demand(demand(5, waiting=1))
+        loop.reconcile_now()
+        return cluster.wanted["default/m"]
+
+    assert asyncio.run(run()) == 1
+
+
+@pytest.mark.parametrize(
+    ("reports", "held"),
+    [
+        ([(4, 0)], True),
+        ([(0, 0)], True),  # a gateway that was started again, and had no request yet
+        ([(4, 0), (4, 1)], False),  # it counts from 0
+        ([(4, 3)], False),
+        ([(1, 4), (4, 5)], True),  # sent before the stop
+        ([(4, 0), (5, 0), (6, 7)], False),
+    ],
+)
+def test_a_restarted_gateways_requests_wake_a_model_that_was_stopped_after_more(reports, held):
+    by_hand, aggregator = stops.Stops(), DemandAggregator()
+    by_hand.add("default/m", 5, 0.0)
+    for at, arrivals in reports:
+        by_hand.record(aggregator.record(demand(arrivals), at), at)
+    assert by_hand.holds("default/m", aggregator.total("default/m", at), at) is held
+
+
+def test_a_model_that_rejects_while_it_is_at_zero_wakes_after_its_gateway_was_started_again(monkeypatch):
+    monkeypatch.setattr(stops, "REPORTED_S", 0.0)
+
+    async def run():
+        cluster = Replicas()
+        settings, tokens = BuildSettings(), TokenKeys(None)
+        loop = Controller(cluster, fit=not_asked, publish=lambda _: None, settings=settings, tokens=tokens)
+        await loop.set_models([model(coldStart={"mode": "Reject"})])
+        assert loop.stop_pods("default/m", 100)
+        loop.record_demand(demand(1))
         loop.reconcile_now()
         return cluster.wanted["default/m"]
 

@@ -11,6 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from wisp_operator.core.access.tokens import GATEWAY_HEADER, HEADER, TokenKeys
+from wisp_operator.core.demand import MAX_REPORT_BYTES, TOO_LARGE
 from wisp_operator.local.pod_template import LOOPBACK
 
 PATH = "/demand"
@@ -42,7 +43,7 @@ class DemandServer:
 
     async def start(self) -> None:
         """Listen on a port of the loopback that the system chooses."""
-        app = web.Application()
+        app = web.Application(client_max_size=MAX_REPORT_BYTES)
         app.router.add_post(PATH, self._answer)
         app.router.add_post(STOP_PATH, self._answer_stop)
         self._runner = web.AppRunner(app, access_log=None)
@@ -77,12 +78,21 @@ class DemandServer:
         if not self._is_gateway(request):
             return _unauthorized()
         try:
-            self._receive(await request.json())
+            report = await request.json()
+            if self._tokens.is_used and _names_another(report, request.headers.get(GATEWAY_HEADER, "")):
+                return _unauthorized()
+            self._receive(report)
+        except web.HTTPRequestEntityTooLarge:
+            return web.json_response({"error": TOO_LARGE}, status=400)
         except (ValueError, RecursionError) as error:
             return web.json_response({"error": str(error)}, status=400)
         if not self._is_published():
             return web.json_response({"error": "the gateway's directory cannot be written"}, status=507)
         return web.Response(status=204)
+
+
+def _names_another(report: object, gateway: str) -> bool:
+    return isinstance(report, Mapping) and report.get("gateway", gateway) != gateway
 
 
 def _unauthorized() -> web.Response:
