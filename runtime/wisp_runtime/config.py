@@ -48,7 +48,7 @@ LogFormat = Literal["text", "json"]
 
 STEP_SEQUENCES, STEP_BLOCK_TOKENS = BATCH_SIZES[-1], 16
 """Limits of the persistent decode kernel: maximum of sequences, divisor of a KV block's tokens."""
-DEFAULT_CACHE_DIR = Path("~/.cache/wisp").expanduser()
+DEFAULT_CACHE_DIR = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "wisp"
 KERNELS_VARIABLE = "WISP_KERNELS"
 """Variable of the folder of compiled kernels; images set it. Not a flag of ``serve``."""
 HANG_VARIABLE = "WISP_DECODE_HANG"

@@ -15,23 +15,23 @@ RUNTIME = "wisp-runtime"
 
 
 def cache_dir() -> Path:
-    """Folder of downloaded models: ``WISP_CACHE_DIR``, else ``~/.cache/wisp``."""
+    """Return the folder of downloads: ``WISP_CACHE_DIR``, else ``wisp`` in the user's folder of caches."""
     configured = os.environ.get("WISP_CACHE_DIR")
     if configured:
         return Path(configured).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wisp"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "wisp"
 
 
 def temporary_dir() -> Path:
-    """Folder for the files of a ``wisp up`` without ``--state-dir`` while it runs."""
+    """Return the folder for the files of a ``wisp up`` without ``--state-dir`` while it runs."""
     return Path(os.environ.get("TMPDIR") or "/tmp")
 
 
 def inherited_environment() -> dict[str, str]:
-    """The environment a pod's process starts from: ours, without settings of Wisp itself.
+    """Return the environment of the gateway, and the one that pods' variables are added to.
 
-    A pod on a cluster inherits nothing from the shell it was applied from, so ``WISP_MAX_CONTEXT`` there must
-    not override the manifest here.
+    Settings of Wisp itself are left out: a pod on a cluster inherits nothing from the shell it was applied
+    from, so ``WISP_MAX_CONTEXT`` there must not override the manifest here. The hub's token is added.
     """
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(OWN_PREFIX)}
     token = hub_token()  # the pod's HOME is its own, so a token kept at ours must travel
@@ -39,14 +39,16 @@ def inherited_environment() -> dict[str, str]:
 
 
 def kernels_environment() -> dict[str, str]:
-    """Variables that name the compiled kernels here: a pod's HOME is its own, so it would not find them."""
-    cache = os.environ.get("WISP_CACHE_DIR") or "~/.cache/wisp"
-    built = os.environ.get("WISP_KERNELS") or f"{cache}/kernels"
-    return {"WISP_KERNELS": str(Path(built).expanduser())}
+    """Return variables that name the compiled kernels here.
+
+    A pod's HOME is its own, so it would not find them.
+    """
+    built = Path(os.environ.get("WISP_KERNELS") or cache_dir() / "kernels")
+    return {"WISP_KERNELS": str(built.expanduser())}
 
 
 def hub_token() -> str | None:
-    """The Hugging Face token that downloads would use, from the environment or ``hf auth login``."""
+    """Return the Hugging Face token that downloads would use, from the environment or ``hf auth login``."""
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
         if os.environ.get(name):
             return os.environ[name]
@@ -58,22 +60,25 @@ def hub_token() -> str | None:
 
 
 def hub_endpoint() -> str:
-    """Base URL of a mirror of huggingface.co (``HF_ENDPOINT``), or nothing."""
+    """Return the base URL of a mirror of huggingface.co (``HF_ENDPOINT``), or nothing."""
     return os.environ.get("HF_ENDPOINT", "")
 
 
 def trace_endpoint() -> str | None:
-    """Base URL of the collector of traces, or None; gateway and pods have it from the same environment."""
+    """Return the base URL of the collector of traces, or None.
+
+    Gateway and pods have it from the same environment.
+    """
     return os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or None
 
 
 def api_key() -> str:
-    """The key that the command line sends to a gateway that wants one: ``WISP_API_KEY``."""
+    """Return the key that the command line sends to a gateway that wants one: ``WISP_API_KEY``."""
     return os.environ.get("WISP_API_KEY", "")
 
 
 def program(name: str) -> str | None:
-    """Path of a program: as it stands if it is a path, else beside this Python, else on ``PATH``.
+    """Find a program's path: as it stands if it is a path, else beside this Python, else on ``PATH``.
 
     ``WISP_RUNTIME_PROGRAM`` names another program to run instead of ``wisp-runtime``.
     """

@@ -15,7 +15,7 @@ from wisp_plan.families.config import parse_config
 from wisp_plan.presets import shape_config
 from wisp_plan.weights.held import AUTO, BF16, ROUNDED
 from wisp_runtime.cli import kernels as command
-from wisp_runtime.config import Quantization, check_environment, kernels_dir
+from wisp_runtime.config import DEFAULT_CACHE_DIR, Quantization, check_environment, kernels_dir
 from wisp_runtime.errors import CompilationFailed, CompilerMissing
 from wisp_runtime.ops.cuda.device import build
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -190,7 +190,7 @@ def test_the_folder_is_a_variable_that_serving_knows(monkeypatch):
     monkeypatch.setenv("WISP_KERNELS", "/opt/wisp/kernels")
     assert kernels_dir() == Path("/opt/wisp/kernels")
     monkeypatch.delenv("WISP_KERNELS")
-    assert kernels_dir() == Path("~/.cache/wisp/kernels").expanduser()
+    assert kernels_dir() == DEFAULT_CACHE_DIR / "kernels"
 
 
 def test_the_formats_of_build_are_those_that_weights_can_be_held_in():
