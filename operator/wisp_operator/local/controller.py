@@ -32,7 +32,7 @@ from wisp_operator.local import pod_template
 from wisp_operator.local.admission import require_keys, require_own_names
 from wisp_operator.local.gateway import directory
 from wisp_operator.local.history import LocalHistory
-from wisp_operator.local.ignored_fields import ignored, on_this_machine
+from wisp_operator.local.ignored_fields import differences, on_this_machine
 from wisp_operator.local.machine.path_preflight import Recheck, next_check, path_failure
 from wisp_operator.local.processes.cluster import LocalCluster
 from wisp_operator.local.processes.exit_log import ExitLog
@@ -129,8 +129,8 @@ class Controller:
         for model in changed:
             history = self._histories.setdefault(model.key, LocalHistory(created=time.time()))
             history.crashes, history.last_failure = 0, None
-            if fields := ignored(model):
-                log.info("%s: only a cluster follows %s; ignored here", model.key, ", ".join(fields))
+            for difference in differences(model):
+                log.info("%s: %s", model.key, difference)
         checks = {self._schedule_fit_check(model) for model in changed}
         if checks:
             await asyncio.wait(checks, timeout=FIT_WAIT_S)

@@ -11,11 +11,12 @@ log = logging.getLogger(__name__)
 
 
 def read_keys(file: Path) -> tuple[list[KeyLine], str]:
-    """Return a file's keys as the gateway reads them, and a sentence on the lines that cannot be read."""
+    """Return a file's keys as the gateway reads them, and a sentence on it or its lines if unreadable."""
     try:
         keys, problems = read_lines(file.read_text())
-    except (OSError, UnicodeDecodeError):
-        return [], ""
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        return [], f"{file} cannot be read: {why}; mend that, or give another file with --api-keys"
     return keys, warning_of(str(file), problems)
 
 

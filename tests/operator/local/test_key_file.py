@@ -31,6 +31,20 @@ def test_a_files_keys_are_those_that_the_gateway_reads(tmp_path, text, keys, say
     assert (f"{file}, {says}" in warning) if says else warning == ""
 
 
+@pytest.mark.parametrize(
+    ("content", "says"), [(None, "No such file or directory"), (b"a:\xff\n", "it is no UTF-8 text")]
+)
+def test_a_file_that_cannot_be_read_is_not_taken_for_one_without_keys(tmp_path, caplog, content, says):
+    file = tmp_path / "keys"
+    if content is not None:
+        file.write_bytes(content)
+    keys, warning = read_keys(file)
+    assert keys == []
+    assert warning.startswith(f"{file} cannot be read: {says}; mend that, or give another file")
+    KeyFile(file).check()
+    assert caplog.messages == [warning]
+
+
 def test_lines_that_cannot_be_read_and_the_loss_of_the_last_key_are_said_once_each(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     path = tmp_path / "keys"

@@ -240,7 +240,25 @@ def test_a_pod_that_could_not_be_run_is_tried_again_and_stops_in_order(tmp_path,
         async with running(tmp_path) as pod:
             await until(lambda: pod.failures)
             assert pod.last_failure.reason == "InternalError"
+            assert "No space left on device" in pod.last_failure.message
+            assert "It is tried again; free space on a full disk" in pod.last_failure.message
             await until(lambda: pod.state == PodState.READY)
+
+    asyncio.run(scenario())
+
+
+def test_a_pod_that_is_no_longer_watched_names_the_remedy(tmp_path, monkeypatch):
+    async def fails(self):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Pod, "_run", fails)
+
+    async def scenario():
+        async with running(tmp_path) as pod:
+            await until(lambda: pod.failures)
+            assert pod.last_failure.reason == "InternalError"
+            assert "a bug" in pod.last_failure.message
+            assert "restart wisp up" in pod.last_failure.message
 
     asyncio.run(scenario())
 

@@ -1,10 +1,13 @@
 """Ports of this machine that stay free until a process listens on them."""
 
+import errno
 import random
 import socket
 from pathlib import Path
 
-from wisp_operator.local.machine.ports import QUIET_PORTS, free_port
+import pytest
+
+from wisp_operator.local.machine.ports import QUIET_PORTS, PortTaken, free_port, require_free
 
 
 def test_a_free_port_is_none_that_the_system_gives_to_connections():
@@ -26,3 +29,13 @@ def test_where_all_of_them_are_taken_the_system_chooses(monkeypatch):
     with socket.create_server(("127.0.0.1", free_port())) as taken:
         monkeypatch.setattr(random, "sample", lambda ports, count: [taken.getsockname()[1]])
         assert free_port() not in QUIET_PORTS
+
+
+@pytest.mark.parametrize(("port", "proposed"), [(8080, 8081), (65535, 65534)])
+def test_another_port_that_there_is_replaces_a_taken_one(monkeypatch, port, proposed):
+    def taken(*_):
+        raise OSError(errno.EADDRINUSE, "Address already in use")
+
+    monkeypatch.setattr(socket.socket, "bind", taken)
+    with pytest.raises(PortTaken, match=f"choose another with --port {proposed}"):
+        require_free("127.0.0.1", port)

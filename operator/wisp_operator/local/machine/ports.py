@@ -17,6 +17,7 @@ LISTENING = "0A"
 QUIET_PORTS = range(20_000, 30_000)
 """Ports below those of connections and of ``bind(0)`` (32,768 up) and below NodePorts (30,000 up)."""
 TRIES = 100
+MAX_PORT = 65_535
 
 
 class PortTaken(WispError):
@@ -24,7 +25,7 @@ class PortTaken(WispError):
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that was free just now; the system gives none of these to connections."""
+    """Choose a TCP port of the loopback that was free just now; the system gives it to no connection."""
     for port in random.sample(QUIET_PORTS, TRIES):
         with suppress(OSError), socket.socket() as listener:
             listener.bind((LOOPBACK, port))
@@ -77,7 +78,7 @@ def _refusal(host: str, port: int, error: OSError | OverflowError) -> str:
         who = holder(port)
         return (
             f"port {port} of {host} is in use{f' by {who}' if who else ''}. "
-            f"Stop that, or choose another with --port {port + 1}."
+            f"Stop that, or choose another with --port {port + 1 if port < MAX_PORT else port - 1}."
         )
     if code in (errno.EACCES, errno.EPERM):
         return f"port {port} of {host} needs root. Choose one above 1023, e.g. --port 8080."

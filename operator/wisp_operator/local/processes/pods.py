@@ -34,6 +34,8 @@ STARTING_POLL_S = 0.05
 RUNNING_POLL_S = 1.0
 LOG_TAIL_BYTES = 2048
 MAX_TERMINATION_LOG_BYTES = 4096
+TRIED_AGAIN = "It is tried again; free space on a full disk, and report any other error"
+UNWATCHED = "It is not tried again: restart wisp up, and report this"
 
 
 class PodState(StrEnum):
@@ -67,13 +69,18 @@ class PodContext:
 
 @dataclass
 class ProcessRun:
-    """One run of a pod's process, from start to end."""
+    """One run of a pod's process, from start to end.
+
+    Attributes:
+        started, became_ready: monotonic seconds; None: it has not been ready yet.
+        runtime: the last ``/state`` it gave.
+    """
 
     health: Health
     port: int
     started: float
-    ready_since: float | None = None
-    runtime: RuntimeState | None = None  # the last /state it gave
+    became_ready: float | None = None
+    runtime: RuntimeState | None = None
 
 
 class Pod:
@@ -139,7 +146,7 @@ class Pod:
         if task.cancelled() or task.exception() is None:
             return
         log.error("pod %s is no longer watched", self.name, exc_info=task.exception())
-        self.last_failure = Failure("InternalError", f"{task.exception()!r}; see the log", time.time(), 1)
+        self.last_failure = _internal_error(task.exception(), UNWATCHED)
         self.failures += 1
         self._set_state(PodState.BACKING_OFF)
 
@@ -150,14 +157,14 @@ class Pod:
             started = time.monotonic()
             failure = await self._run_guarded(started)
             now = time.monotonic()
-            ready_since = self.process_run.ready_since if self.process_run else None
+            became_ready = self.process_run.became_ready if self.process_run else None
             self.process_run, self._process = None, None
             if self.is_draining:
                 return
             self.last_failure = failure
             self.failures += 1
-            crashes = backoff.crashes_in_a_row(crashes, now - ready_since if ready_since else 0.0)
-            delay_s = backoff.delay_s(crashes, ready_since is not None)
+            crashes = backoff.crashes_in_a_row(crashes, now - became_ready if became_ready else 0.0)
+            delay_s = backoff.delay_s(crashes, became_ready is not None)
             if delay_s:
                 self._set_state(PodState.BACKING_OFF)
                 await asyncio.sleep(delay_s)
@@ -172,7 +179,7 @@ class Pod:
             log.exception("pod %s could not be run or watched; it is tried again", self.name)
             if self._process is not None:
                 await self._process.kill()
-            return Failure("InternalError", f"{error!r}; see the log", time.time(), 1)
+            return _internal_error(error, TRIED_AGAIN)
 
     async def _run_once(self, started: float) -> Failure:
         """Start the process and watch it to its end; return the failure."""
@@ -218,10 +225,10 @@ class Pod:
 
     def _update_state(self, process_run: ProcessRun) -> None:
         if process_run.health.is_ready:
-            process_run.ready_since = process_run.ready_since or time.monotonic()
+            process_run.became_ready = process_run.became_ready or time.monotonic()
             self.ready_since = self.ready_since or time.time()
             self._set_state(PodState.READY)
-        elif process_run.ready_since is not None:
+        elif process_run.became_ready is not None:
             self._set_state(PodState.UNREADY)
 
     @property
@@ -241,6 +248,15 @@ class Pod:
             deadline_s=startup.failure_window_s if startup else None,
             why=health.failed or "",
         )
+
+
+def _internal_error(error: BaseException | None, remedy: str) -> Failure:
+    return Failure(
+        "InternalError",
+        f"wisp up could not run or watch the process: {error!r}. {remedy} with what wisp up logged.",
+        time.time(),
+        1,
+    )
 
 
 def log_tail(log: Path) -> str:
