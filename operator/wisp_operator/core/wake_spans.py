@@ -58,6 +58,7 @@ class Wake:
         wall_offset_s: difference of Unix time and the monotonic clock, which spans have.
         starts: starts of the pods, by name.
         traces: requests that it is a part of, or linked to.
+        links: number of those it is linked to.
         reason: last reason of the condition ``Ready``.
     """
 
@@ -66,6 +67,7 @@ class Wake:
     wall_offset_s: float
     starts: dict[str, PodStart] = field(default_factory=dict)
     traces: set[str] = field(default_factory=set)
+    links: int = 0
     reason: str = "Waking"
 
     def record(self, observation: Observation, status: Status, now: float) -> None:
@@ -76,8 +78,9 @@ class Wake:
                 unknown = PodStart(now - _seconds(phases), phases)
                 self.starts.setdefault(pod.name, unknown).update(phases, now)
         for trace in observation.demand.traces:
-            if trace not in self.traces and len(self.traces) <= MAX_LINKS:
+            if trace not in self.traces and self.links < MAX_LINKS:
                 self.traces.add(trace)
+                self.links += 1
                 self.span.link(trace)
         if status.state == "Waking" and status.reason != self.reason:
             self.reason = status.reason

@@ -113,6 +113,12 @@ def test_a_wake_without_a_sampled_request_is_a_trace_of_its_own(observed):
     assert (wake["parent"], wake["links"]) == ("", [])
 
 
+def test_a_wake_of_its_own_trace_has_no_more_links_than_another(observed):
+    observed.at(0)
+    observed.at(1, pod("Ready"), traces=range(100, 200))
+    assert len(observed.spans()["wake default/chat"]["links"]) == MAX_LINKS
+
+
 @pytest.mark.parametrize(
     ("last", "outcome", "reason", "failed"),
     [
