@@ -8,7 +8,9 @@
     ├── local: pod_template.NotLocal, session_folder.FolderTaken, session_folder.FolderUnwritable,
     │   admission.KeysMissing, admission.ServedNameTaken, machine.ports.PortTaken, machine.hardware.NoGpu,
     │   gateway.process.GatewayFailed: `wisp up` cannot start
-    └── cli: gateway_client.GatewayUnreachable, gateway_client.RequestRefused, commands.demo.DemoFailed
+    ├── core: access.tokens.TokenKeysInvalid
+    └── cli: gateway_client.GatewayUnreachable, gateway_client.RequestRefused, commands.demo.DemoFailed,
+        commands.up.NoBrowser
 
 Every message names the problem, its place, and the remedy.
 """

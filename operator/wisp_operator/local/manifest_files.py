@@ -29,7 +29,7 @@ class ManifestFiles:
         return [str(path) for path in self._paths]
 
     def changed(self) -> bool:
-        """Whether a file changed since it was last read, even if it could not be parsed then."""
+        """Return whether a file changed since it was last read, even if it could not be parsed then."""
         return self._stamps != [_stamp(path) for path in self._paths]
 
     def read(self) -> list[InferenceModel]:

@@ -67,7 +67,7 @@ class Template:
     termination_log: str
 
     def argv(self, port: int, home: Path, log: Path, device: Device = "auto") -> list[str]:
-        """The command for a process that listens on ``port``.
+        """Build the command of a process that listens on ``port``.
 
         Args:
             port: free TCP port of the loopback.
@@ -86,12 +86,12 @@ class Template:
         return _with_flag(_with_flag(argv, "--host", LOOPBACK), "--port", str(port))
 
     def variables(self, home: Path, log: Path) -> dict[str, str]:
-        """The environment, with the paths of this machine."""
+        """Return the environment, with the paths of this machine."""
         paths = self._paths(home, log)
         return {name: _rewrite(value, paths) for name, value in self.environment.items()}
 
     def scratch_folders(self, home: Path) -> list[Path]:
-        """The folders below ``home`` that stand for ``emptyDir`` volumes."""
+        """List the folders below ``home`` that stand for ``emptyDir`` volumes."""
         return [home / path.strip("/").replace("/", "-") for path in self.scratch]
 
     def _paths(self, home: Path, log: Path) -> list[tuple[str, str]]:

@@ -19,7 +19,7 @@ from wisp_plan.errors import UnknownCard
 from wisp_plan.hardware import host
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
 
-logger = logging.getLogger(__name__)
+log = logging.getLogger(__name__)
 MIB = 2**20
 DRIVER_TIMEOUT_S = 10.0
 MAX_CONCURRENT_CHECKS = 4
@@ -42,7 +42,7 @@ class Card:
 
 
 def cards() -> list[Card]:
-    """The GPUs of this machine; none where there is no NVIDIA driver, or it does not answer."""
+    """List the GPUs of this machine; none where there is no NVIDIA driver, or it does not answer."""
     if shutil.which("nvidia-smi") is None:
         return []
     try:
@@ -59,7 +59,7 @@ def cards() -> list[Card]:
 
 
 def free_memory_bytes() -> int:
-    """Memory that a process could take now, by the same count as a runtime's own check."""
+    """Return the memory that a process could take now, by the same count as a runtime's own check."""
     return host.available_bytes()
 
 
@@ -99,7 +99,10 @@ class LocalFitChecker:
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
     async def __call__(self, model: InferenceModel) -> verdict.FitResult:
-        """Check whether ``model`` fits now, in a child process; may read from the network."""
+        """Check in a child process whether ``model`` fits; may read from the network.
+
+        GPUs and their free memory are those of this program's start, the CPU's memory is that of now.
+        """
         self._warn_without_gpu(model)
         device = device_for(model.spec.gpu, self._choice, self._cards)
         token = config.hub_token() or ""
@@ -118,7 +121,7 @@ class LocalFitChecker:
             and model.key not in self._warned
         ):
             self._warned.add(model.key)
-            logger.warning("%s asks for a GPU, and nvidia-smi lists none: it runs on the CPU.", model.key)
+            log.warning("%s asks for a GPU, and nvidia-smi lists none: it runs on the CPU.", model.key)
 
 
 def files_of(model: InferenceModel) -> sources.Files | None:

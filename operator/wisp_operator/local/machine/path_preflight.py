@@ -32,7 +32,7 @@ class Recheck:
     pause_s: float
 
     def is_due(self, now: float, *, is_asked: bool) -> bool:
-        """Whether to check at ``now`` (Unix seconds)."""
+        """Return whether to check at ``now`` (Unix seconds)."""
         return now >= (self.asked_at if is_asked else self.at)
 
 

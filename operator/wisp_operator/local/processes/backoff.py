@@ -17,7 +17,12 @@ def crashes_in_a_row(before: int, ready_s: float) -> int:
 
 
 def delay_s(crashes: int, was_ready: bool) -> float:
-    """Seconds until the next start, after ``crashes`` in a row, the last of a process that ``was_ready``."""
+    """Return the seconds until the next start.
+
+    Args:
+        crashes: crashes in a row.
+        was_ready: whether the last process that ended had been ready.
+    """
     if crashes <= 1 and was_ready:
         return 0.0
     return float(min(MAX_S, FIRST_S * 2.0 ** min(crashes - 1, 10)))

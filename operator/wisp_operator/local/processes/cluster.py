@@ -42,7 +42,7 @@ class LocalCluster:
         self._stopping: set[asyncio.Task[None]] = set()
 
     def pods(self, key: str) -> list[Pod]:
-        """The pods of a model, oldest first, those that drain included."""
+        """List the pods of a model, oldest first, those that drain included."""
         return list(self._pods.get(key, ()))
 
     def apply(self, key: str, deployment: Mapping[str, Any]) -> None:

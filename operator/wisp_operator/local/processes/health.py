@@ -31,7 +31,7 @@ class Health:
         return self._started and (self._ready or self._template.readiness is None)
 
     def due(self) -> dict[str, Probe]:
-        """The probes whose answer matters now, by kind."""
+        """Return the probes whose answer matters now, by kind."""
         if not self._started and self._template.startup:
             return {"startup": self._template.startup}
         probes = {"readiness": self._template.readiness, "liveness": self._template.liveness}

@@ -47,11 +47,6 @@ class Process:
         return cls(child)
 
     @property
-    def pid(self) -> int:
-        """Pid of the subreaper; also the id of the process group."""
-        return self._child.pid
-
-    @property
     def exit_code(self) -> int | None:
         """The command's exit code, 128 + the signal that ended it, or None while it runs."""
         return self._ended.result() if self._ended.done() and not self._ended.cancelled() else None

@@ -42,7 +42,7 @@ def start(command: list[str]) -> int:
 
 
 def children_of(parent: int) -> Iterator[int]:
-    """Pids whose parent is ``parent``, read from ``/proc``."""
+    """Yield the pids whose parent is ``parent``, read from ``/proc``."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -66,7 +66,7 @@ def end_the_rest() -> None:
 
 
 def wait_for(main_pid: int) -> int:
-    """Reap orphans until the main process ends; its exit code, or 128 + the signal that ended it."""
+    """Reap orphans until the main process ends; return its exit code, or 128 + the signal that ended it."""
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == main_pid:
