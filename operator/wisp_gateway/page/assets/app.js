@@ -4,7 +4,7 @@ import { follow, feed } from "./feed.js";
 import { Icon } from "./icons.js";
 import { KeyButton, KeyDialog, KeyPrompt } from "./key_prompt.js";
 import { catalog, followCatalog } from "./models/catalog.js";
-import { useStore } from "./store.js";
+import { createStore, useStore } from "./store.js";
 import { ThemeSwitch } from "./theme_switch.js";
 import { html, render, useEffect, useRef, useState } from "./vendor/preact.js";
 
@@ -35,19 +35,19 @@ function useAddress() {
   return address;
 }
 
-const loaded = new Map();
+const loaded = createStore({}); // views by name
 
 /** The component of a view, once its module has come; an Error if it did not. */
 function useView(name) {
-  const [, renderAgain] = useState(0);
   useEffect(() => {
-    if (loaded.has(name)) return;
-    VIEWS[name].load().then(
-      (module) => loaded.set(name, module.default),
-      (error) => loaded.set(name, error),
-    ).then(() => renderAgain((count) => count + 1));
+    if (!loaded.get()[name]) load(name);
   }, [name]);
-  return loaded.get(name);
+  return useStore(loaded, (views) => views[name]);
+}
+
+async function load(name) {
+  const view = await VIEWS[name].load().then((module) => module.default, (error) => error);
+  loaded.set({ [name]: view });
 }
 
 function Nav({ current }) {
