@@ -29,6 +29,7 @@ expect.set_options(timeout=TIMEOUT_S * 1000)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--screenshots", type=Path, help="Write the pictures of docs/ into this folder.")
+    parser.addoption("--record", type=Path, help="Write the page's figures into this file.")
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from playwright.sync_api import CDPSession, ConsoleMessage, Page, Request, Response
+from playwright.sync_api import CDPSession, ConsoleMessage, Page, Request, Response, expect
 
+FIRST_VIEW_PAUSE_MS = (
+    1_500  # what waits for an element runs in the page, a quarter of its time to the first view
+)
 INIT = """
 globalThis.cspViolations = [];
 document.addEventListener("securitypolicyviolation",
@@ -81,6 +84,19 @@ class WatchedPage:
         """Return a metric of ``Performance.getMetrics``, such as ``ProcessTime``: CPU seconds."""
         metrics = self.devtools.send("Performance.getMetrics")["metrics"]
         return next(float(metric["value"]) for metric in metrics if metric["name"] == name)
+
+    def first_view_ms(self) -> float:
+        """Return the milliseconds from the navigation to the first model's card, untouched by Playwright until then."""
+        self.page.wait_for_timeout(FIRST_VIEW_PAUSE_MS)
+        expect(self.page.get_by_role("article").first).to_be_visible()
+        return float(self.page.evaluate("performance.getEntriesByName('cards')[0].startTime"))
+
+    def idle_share(self, seconds: float) -> float:
+        """Return the share of a core that the page's process uses while nobody touches it."""
+        self.page.wait_for_timeout(2000)
+        before = self.metric("ProcessTime"), self.metric("Timestamp")
+        self.page.wait_for_timeout(1000 * seconds)
+        return (self.metric("ProcessTime") - before[0]) / (self.metric("Timestamp") - before[1])
 
     def _note_console(self, message: ConsoleMessage) -> None:
         text = f"{message.type}: {message.text} ({message.location.get('url', '')})"
