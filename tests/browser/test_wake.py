@@ -80,15 +80,16 @@ def test_a_stop_under_a_request_asks_first_and_lets_it_end(open_page, scripts):
     expect(dialog.get_by_text("One request is running.")).to_be_visible()
     dialog.get_by_role("button", name="Keep it running").click()
     expect(dialog).to_have_count(0)
+    expect(card.get_by_role("button", name="Stop sleeper")).to_be_focused()
     expect(card.get_by_text("1 running")).to_be_visible()
     card.get_by_role("button", name="Stop sleeper").click()
     with page.expect_response(re.compile("/state/stop/")) as stopped:
         dialog.get_by_role("button", name="Stop it").click()
     assert stopped.value.ok
     expect(dialog).to_have_count(0)
+    expect(card.get_by_text("Asleep", exact=True)).to_be_visible()  # its pod drains
     go_on()
     expect(answer.get_by_text("Begun and ended.")).to_be_visible()
-    expect(card.get_by_text("Asleep", exact=True)).to_be_visible()
 
 
 def test_a_model_that_fails_shows_its_reason_and_a_remedy(open_page, scripts):

@@ -86,7 +86,7 @@ class WatchedPage:
         return next(float(metric["value"]) for metric in metrics if metric["name"] == name)
 
     def first_view_ms(self) -> float:
-        """Return the milliseconds from the navigation to the first model's card, untouched by Playwright until then."""
+        """Return the milliseconds from the navigation to the first model's card."""
         self.page.wait_for_timeout(FIRST_VIEW_PAUSE_MS)
         expect(self.page.get_by_role("article").first).to_be_visible()
         return float(self.page.evaluate("performance.getEntriesByName('cards')[0].startTime"))

@@ -80,6 +80,8 @@ MEASURED = [{"models": {"a/m": {"gpuUsed": 1024}}}]
     [
         ([ON_CPU], [], ["a/m"], False),
         ([ON_CPU | {"gpus": 1}], [], ["a/m"], True),
+        ([ON_CPU | {"gpus": 1, "gpu": None, "ledger": [{"name": "kv"}]}], [], ["a/m"], False),  # --device cpu
+        ([ON_CPU | {"gpus": 1, "gpu": {"name": "L4"}, "ledger": [{"name": "kv"}]}], [], ["a/m"], True),
         (
             [ON_CPU, {"namespace": "a", "name": "big", "gpus": 1}],
             [],

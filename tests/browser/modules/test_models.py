@@ -141,3 +141,23 @@ def test_a_name_that_the_key_opens_has_the_state_of_its_model(call, name, namesp
     cards = [{"id": name, "owned_by": namespace}]
     (choice,) = call("models/catalog.js", "m.choicesOf(...argument)", [cards, MODELS])
     assert (choice["id"], choice.get("state")) == (name, state)
+
+
+RUNNING = {"key": "a/m", "began": 100, "outcome": "running"}
+ENDED = RUNNING | {"outcome": "ready"}
+LATER = RUNNING | {"began": 200}
+
+
+@pytest.mark.parametrize(
+    ("history", "page", "wakes"),
+    [
+        ([], [RUNNING], []),  # the gateway was started anew
+        ([LATER], [RUNNING], [LATER]),
+        ([LATER], [ENDED], [ENDED, LATER]),
+        ([RUNNING], [ENDED], [ENDED]),  # the page knows more
+        ([RUNNING], [LATER], [RUNNING]),
+    ],
+)
+def test_a_wake_that_the_gateway_no_longer_knows_does_not_run(call, history, page, wakes):
+    merged = call("feed.js", "m.mergedWakes(...argument)", [history, page])
+    assert [{name: wake[name] for name in RUNNING} for wake in merged] == wakes

@@ -122,12 +122,19 @@ function applyHistory({ samples = [], wakes = [], requests = [] }) {
   const last = samples.at(-1)?.t ?? 0;
   feed.set({
     samples: recent([...samples, ...now.samples.filter(({ t }) => t > last)]),
-    wakes: merged(wakes.map(received), now.wakes, wakeId, KEPT_WAKES),
+    wakes: mergedWakes(wakes.map(received), now.wakes),
     requests: mergedRequests(requests, now.requests),
   });
 }
 
 const wakeId = (wake) => `${wake.key} ${wake.began}`;
+
+/** Wakes of the history and `older` ones of the page; of these none still runs that the gateway, started anew, lacks. */
+export function mergedWakes(rows, older) {
+  const known = new Set(rows.map(wakeId));
+  const kept = older.filter((wake) => wake.outcome !== "running" || known.has(wakeId(wake)));
+  return merged(rows, kept, wakeId, KEPT_WAKES).sort((a, b) => a.began - b.began);
+}
 
 /** A request's id, or what tells it apart where the feed hides that: a model's own key sees no ids. */
 export const requestId = (row) => row.id || `${row.key} ${row.time} ${row.seconds}`;

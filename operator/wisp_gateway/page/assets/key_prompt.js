@@ -83,7 +83,8 @@ function OpenDialog() {
   const hasKey = useStore(access, ({ key }) => key !== "");
   const element = useRef();
   useEffect(() => element.current.showModal(), []);
-  const close = () => dialog.set({ isOpen: false, wanted: null, onOpened: null });
+  const closed = () => dialog.set({ isOpen: false, wanted: null, onOpened: null });
+  const close = () => element.current.close(); // gives the focus back to the button that opened it
   const done = (name) => {
     close();
     onOpened?.(name);
@@ -93,7 +94,7 @@ function OpenDialog() {
     close();
   };
   const title = wanted ? `${wanted.name} needs an API key` : hasKey ? "Change the API key" : "Enter an API key";
-  return html`<dialog ref=${element} class="key-dialog" aria-labelledby="new-key-title" onClose=${close}>
+  return html`<dialog ref=${element} class="key-dialog" aria-labelledby="new-key-title" onClose=${closed}>
     <${KeyForm} id="new-key" title=${title} wanted=${wanted} onDone=${done}>
       ${hasKey && html`<button type="button" class="button quiet" onClick=${forget}>Forget key</button>`}
       <button type="button" class="button quiet" onClick=${close}>Cancel</button>

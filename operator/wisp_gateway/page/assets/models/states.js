@@ -16,6 +16,9 @@ export function stateOf(name) {
   return STATES[name] ?? { word: (name ?? "").toLowerCase(), style: "unknown" };
 }
 
+/** Whether a model runs on the CPU: by its spec, or by a pod's memory that names no GPU (`wisp up --device cpu`). */
+export const isOnCpu = ({ gpus, gpu, ledger }) => gpus === 0 || (!gpu && ledger?.length > 0);
+
 export const titled = (word) => word.charAt(0).toUpperCase() + word.slice(1);
 
 const MAX_LATE_S = 3;

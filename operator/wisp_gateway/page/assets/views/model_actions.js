@@ -23,7 +23,6 @@ export function ModelActions({ model, isLocked }) {
   const [isSending, setSending] = useState(false);
   const [isAsking, setAsking] = useState(false);
   const send = async (action) => {
-    setAsking(false);
     setProblem("");
     setSending(true);
     try {
@@ -76,13 +75,18 @@ function ChatLink({ model }) {
 function StopDialog({ model, onStop, onClose }) {
   const element = useRef();
   const id = `stop-${model.namespace}-${model.name}`;
+  const close = () => element.current.close(); // gives the focus back to the card's button
+  const stop = () => {
+    close();
+    onStop();
+  };
   useEffect(() => element.current.showModal(), []);
   return html`<dialog ref=${element} class="stop-dialog" aria-labelledby=${id} onClose=${onClose}>
     <h2 id=${id}>Stop ${model.name}?</h2>
     <p>${runningText(model.running)} A later request wakes it again.</p>
     <p class="dialog-buttons">
-      <button type="button" class="button" onClick=${onClose}>Keep it running</button>
-      <button type="button" class="button primary" onClick=${onStop}>Stop it</button>
+      <button type="button" class="button" onClick=${close}>Keep it running</button>
+      <button type="button" class="button primary" onClick=${stop}>Stop it</button>
     </p>
   </dialog>`;
 }

@@ -6,7 +6,7 @@ import { formatBytes, formatCount, formatRate, formatSeconds, NONE } from "../fo
 import { Icon } from "../icons.js";
 import { catalog } from "../models/catalog.js";
 import { lastWakeSecondsOf } from "../models/phases.js";
-import { idleText, sleepsInSeconds, stateOf, titled } from "../models/states.js";
+import { idleText, isOnCpu, sleepsInSeconds, stateOf, titled } from "../models/states.js";
 import { useStore } from "../store.js";
 import { html } from "../vendor/preact.js";
 import { Ledger } from "./ledger.js";
@@ -121,8 +121,9 @@ function queueOf({ waiting }) {
   return waiting > 0 ? `${formatCount(waiting)} waiting` : "empty";
 }
 
-function hardwareOf({ gpu, gpus }) {
+function hardwareOf(model) {
+  const { gpu, gpus } = model;
   if (gpu?.name) return `${gpu.name}${gpu.memoryBytes ? `, ${formatBytes(gpu.memoryBytes)}` : ""}`;
-  if (gpus === 0) return "CPU";
+  if (isOnCpu(model)) return "CPU";
   return gpus > 0 ? `${gpus} GPU${gpus > 1 ? "s" : ""}` : NONE;
 }

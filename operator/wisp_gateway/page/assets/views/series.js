@@ -1,5 +1,7 @@
 // Turns samples and requests into the lines of charts. Pure: a line is `{ label, hue, x, y }`, `y` null where unknown.
 
+import { isOnCpu } from "../models/states.js";
+
 const WINDOW_S = 15 * 60;
 const MIN_SPAN_S = 60;
 const GAP_S = 15; // samples come each second, or each ten from the history; later ones follow a rest
@@ -41,7 +43,7 @@ export function emptyText(samples, keys, { atRest }) {
 /** Whether any of the models runs on a GPU, or a sample says that it did. */
 export function usesGpu(models, samples, keys) {
   const shown = new Set(keys);
-  if (models.some(({ namespace, name, gpus }) => gpus !== 0 && shown.has(`${namespace}/${name}`))) return true;
+  if (models.some((model) => shown.has(`${model.namespace}/${model.name}`) && !isOnCpu(model))) return true;
   return samples.some((sample) => keys.some((key) => typeof sample.models?.[key]?.gpuUsed === "number"));
 }
 
