@@ -124,6 +124,7 @@ function skip(event) {
   document.getElementById("main")?.focus();
 }
 
-render(html`<${App} />`, document.getElementById("app"));
+load(readAddress().name); // before the first effect asks for it
 followCatalog();
 follow();
+render(html`<${App} />`, document.getElementById("app"));
