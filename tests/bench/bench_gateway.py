@@ -4,7 +4,7 @@ Processes on loopback: a paced pod that streams tokens at a fixed rate, the gate
 moving the bytes costs with no gateway's work at all), and a client that takes each way in turn. Prints one
 table and writes one JSON record to ``tests/bench/records/``. A benchmark, not a test: it asserts no time.
 
-    python tests/bench/bench_gateway.py [--streams 128] [--rate 50] [--seconds 6]
+    python tests/bench/bench_gateway.py [--streams 128] [--rate 50] [--seconds 6] [--runs 1]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -292,6 +293,16 @@ def run(streams: int, rate: float, seconds: float) -> list[dict]:
     return rows_of(short, seen, streams, rate)
 
 
+def medians(runs: list[list[dict]]) -> list[dict]:
+    """Return the rows with the median of all runs, and beside it the least and the most of several."""
+    rows = []
+    for same in zip(*runs, strict=True):
+        values = [row["value"] for row in same]
+        spread = {"least": min(values), "most": max(values)} if len(values) > 1 else {}
+        rows.append({**same[0], "value": statistics.median(values), **spread})
+    return rows
+
+
 def print_table(rows: list[dict]) -> None:
     for row in rows:
         name = f"{row['metric']} {row.get('path', '')}".strip()
@@ -303,12 +314,21 @@ def print_table(rows: list[dict]) -> None:
 @click.option("--rate", default=50.0, show_default=True, help="Tokens a second on each.")
 @click.option("--seconds", default=6.0, show_default=True, help="Length of each stream.")
 @click.option(
+    "--runs", default=1, show_default=True, help="Runs, of which the record has medians and ranges."
+)
+@click.option(
     "--record", type=click.Path(path_type=Path), default=RECORDS / "gateway.json", show_default=True
 )
 @click.option("--role", nargs=1, hidden=True)
 @click.argument("rest", nargs=-1)
 def main(
-    streams: int, rate: float, seconds: float, record: Path, role: str | None, rest: tuple[str, ...]
+    streams: int,
+    rate: float,
+    seconds: float,
+    runs: int,
+    record: Path,
+    role: str | None,
+    rest: tuple[str, ...],
 ) -> None:
     """Measure the gateway's CPU per streamed token and what it adds to the first token."""
     if role == "pod":
@@ -319,7 +339,7 @@ def main(
         uvloop.run(client_main(*map(int, rest)))
     else:
         where = machine()
-        rows = run(streams, rate, seconds)
+        rows = medians([run(streams, rate, seconds) for _ in range(runs)])
         print_table(rows)
         command = shown_command(["python", "tests/bench/bench_gateway.py", *sys.argv[1:]])
         write_record(rows, where, record, name="gateway", command=command)

@@ -18,7 +18,7 @@ MAX_FIRST_VIEW_MS = 5_000  # the aim is 300, on an idle machine
 IDLE_S = 5.0
 IDLE_TRIES = 3  # the machine’s other work costs the page time too
 RECORDED_S = 30.0
-FIRST_VIEWS = 7
+FIRST_VIEWS = 15
 MAX_IDLE_SHARE = 0.03  # the aim is 0.01, on an idle machine
 
 
@@ -51,7 +51,7 @@ def test_the_figures_of_the_record(open_page, request):
     path = request.config.getoption("--record")
     if path is None:
         pytest.skip("figures are recorded with --record FILE")
-    views = sorted(open_page("#/models").first_view_ms() for _ in range(FIRST_VIEWS))
+    views = sorted(first_view_ms(open_page("#/models")) for _ in range(FIRST_VIEWS))
     resting = open_page("#/models")
     rows = [
         {"metric": "first_view_ms", "value": statistics.median(views), "least": views[0], "most": views[-1]},
@@ -59,6 +59,14 @@ def test_the_figures_of_the_record(open_page, request):
         {"metric": "bytes_of_all_views", "value": bytes_of_all_views(open_page("#/models"))},
     ]
     write_record(path, rows, resting.page.context.browser.version)
+
+
+def first_view_ms(watched):
+    """Return the time of the first view, and close the page: open ones would take CPU from the next."""
+    milliseconds = watched.first_view_ms()
+    watched.check()
+    watched.page.close()
+    return milliseconds
 
 
 def bytes_of_all_views(watched):
