@@ -6,8 +6,24 @@ import pytest
 from chat import Chat
 from conftest import KEY
 from playwright.sync_api import expect
+from running_wisp import until
 
 ASKS = "This gateway needs an API key"
+# As on a busy machine: Preact's timers of 35 and 100 ms run effects after a render.
+LATE_EFFECTS = """() => {
+    const later = window.setTimeout.bind(window);
+    window.requestAnimationFrame = call => later(call, 3000);
+    window.setTimeout = (call, ms, ...rest) => later(call, [35, 100].includes(ms) ? 3000 : ms, ...rest);
+}"""
+CONTINUE = """() => new Promise(done => {
+    const watch = new MutationObserver(() => {
+        if (!document.querySelector("main.view-chat")) return;
+        watch.disconnect();
+        done();
+    });
+    watch.observe(document.body, { childList: true, subtree: true });
+    document.querySelector(".key-prompt button[type=submit]").click();
+})"""
 
 
 @pytest.fixture
@@ -109,3 +125,21 @@ def test_a_message_that_a_revoked_key_refuses_leads_to_another_key(mixed, keys_o
     enter(page, f"{KEY}-renewed")
     answer.get_by_role("button", name="Try again").click()
     expect(chat.answers.last.get_by_text("Now you may.")).to_be_visible()
+
+
+def test_a_view_whose_module_comes_just_after_the_key_is_shown(browser, guarded):
+    page = browser.new_context().new_page()
+    held, streams = [], []
+    page.route("**/page/chat/view.js", lambda route: held.append(route))
+    page.route("**/state/stream", lambda route: streams.append(route))
+    page.goto(f"{guarded.url}/#/chat", wait_until="commit")
+    until(lambda: page.wait_for_timeout(50) or (held and streams), "both are asked for")
+    page.unroute("**/state/stream")
+    streams[0].continue_()
+    expect(page.get_by_role("heading", name=ASKS)).to_be_visible()
+    page.get_by_role("textbox", name="API key").fill(KEY)
+    page.evaluate(LATE_EFFECTS)
+    page.evaluate(CONTINUE)
+    held[0].continue_()
+    expect(page.get_by_role("combobox", name="Model", exact=True)).to_be_visible()
+    page.context.close()
