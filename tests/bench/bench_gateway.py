@@ -313,9 +313,7 @@ def print_table(rows: list[dict]) -> None:
 @click.option("--streams", default=128, show_default=True, help="Streams at once.")
 @click.option("--rate", default=50.0, show_default=True, help="Tokens a second on each.")
 @click.option("--seconds", default=6.0, show_default=True, help="Length of each stream.")
-@click.option(
-    "--runs", default=1, show_default=True, help="Runs; the record has medians and ranges."
-)
+@click.option("--runs", default=1, show_default=True, help="Runs; the record has medians and ranges.")
 @click.option(
     "--record", type=click.Path(path_type=Path), default=RECORDS / "gateway.json", show_default=True
 )
