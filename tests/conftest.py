@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def _hidden(config: pytest.Config) -> list[str]:
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     return expected_skips.unexpected(reporter.stats.get("skipped", ())) if IS_CI and reporter else []
+
+
+@pytest.fixture(autouse=True)
+def root_level() -> Iterator[None]:
+    """Give the root logger its level back, which a program's own set-up in a test's process changes."""
+    level = logging.root.level
+    yield
+    logging.root.setLevel(level)
 
 
 @pytest.fixture(scope="session")
