@@ -11,7 +11,7 @@ from chat import Chat
 from PIL import Image
 from playwright.sync_api import expect
 
-DESKTOP = {"viewport": {"width": 1100, "height": 720}}
+DESKTOP = {"viewport": {"width": 1100, "height": 1000}}
 PHONE = {"viewport": {"width": 390, "height": 780}, "has_touch": True, "is_mobile": True}
 QUESTION = "What is the capital of France, and what is it known for?"
 FRAME_S = 0.2

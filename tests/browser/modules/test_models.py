@@ -161,3 +161,8 @@ LATER = RUNNING | {"began": 200}
 def test_a_wake_that_the_gateway_no_longer_knows_does_not_run(call, history, page, wakes):
     merged = call("feed.js", "m.mergedWakes(...argument)", [history, page])
     assert [{name: wake[name] for name in RUNNING} for wake in merged] == wakes
+
+
+def test_wakes_are_in_the_order_of_their_begins(call):
+    merged = call("feed.js", "m.mergedWakes(...argument)", [[LATER, ENDED], []])
+    assert [wake["began"] for wake in merged] == [100, 200]

@@ -89,7 +89,7 @@ const appliers = {
   model: (model, { models }) => ({ models: sorted([...without(models, keyOf(model)), received(model)]) }),
   gone: ({ key }, { models }) => ({ models: without(models, key) }),
   sample: (sample, { samples }) => ({ samples: recent([...samples, sample]) }),
-  wake: (wake, { wakes }) => ({ wakes: merged(wakes, [received(wake)], wakeId, KEPT_WAKES) }),
+  wake: (wake, { wakes }) => ({ wakes: inOrder(merged(wakes, [received(wake)], wakeId, KEPT_WAKES)) }),
   request: (row, { requests }) => ({ requests: [...requests, row].slice(-KEPT_REQUESTS) }),
 };
 
@@ -127,13 +127,14 @@ function applyHistory({ samples = [], wakes = [], requests = [] }) {
   });
 }
 
+const inOrder = (wakes) => wakes.sort((a, b) => a.began - b.began); // not of their ends
 const wakeId = (wake) => `${wake.key} ${wake.began}`;
 
 /** Wakes of the history and `older` ones of the page; of these none still runs that the gateway, started anew, lacks. */
 export function mergedWakes(rows, older) {
   const known = new Set(rows.map(wakeId));
   const kept = older.filter((wake) => wake.outcome !== "running" || known.has(wakeId(wake)));
-  return merged(rows, kept, wakeId, KEPT_WAKES).sort((a, b) => a.began - b.began);
+  return inOrder(merged(rows, kept, wakeId, KEPT_WAKES));
 }
 
 /** A request's id, or what tells it apart where the feed hides that: a model's own key sees no ids. */

@@ -10,6 +10,8 @@ import { html } from "../vendor/preact.js";
 import { phaseOf, PHASES } from "../models/phases.js";
 import { wordsOf } from "../models/reasons.js";
 
+const LEAST_REST_S = 0.05; // of a wake's time that no phase explains
+
 export default function WakesView() {
   const wakes = useStore(feed, (state) => state.wakes);
   const isRunning = wakes.some(({ outcome }) => outcome === "running");
@@ -83,6 +85,9 @@ function Wake({ wake, longest }) {
       ${phases.map(
         ({ name, seconds }) => html`<li key=${name}>${phaseOf(name).label} <span class="number">${formatSeconds(seconds)}</span></li>`,
       )}
+      ${!isRunning &&
+      seconds - known > LEAST_REST_S &&
+      html`<li>Not reported <span class="number">${formatSeconds(seconds - known)}</span></li>`}
     </ul>
   </li>`;
 }
