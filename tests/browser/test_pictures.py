@@ -17,7 +17,7 @@ QUESTION = "What is the capital of France, and what is it known for?"
 FRAME_S = 0.2
 MAX_FRAMES = 80
 MAX_BYTES = 600_000
-COLOURS = 128
+COLOURS = 256
 
 
 @pytest.fixture

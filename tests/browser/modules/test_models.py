@@ -166,3 +166,15 @@ def test_a_wake_that_the_gateway_no_longer_knows_does_not_run(call, history, pag
 def test_wakes_are_in_the_order_of_their_begins(call):
     merged = call("feed.js", "m.mergedWakes(...argument)", [[LATER, ENDED], []])
     assert [wake["began"] for wake in merged] == [100, 200]
+
+
+@pytest.mark.parametrize(
+    ("message", "is_told"),
+    [
+        ("needs 24 GiB, this machine has 6 GiB free", True),
+        ("needs 24 GiB, this machine has 6 GiB free. Tried 3 times.", True),
+        ("needs 24 GiB, this machine has 6 GiB free. Shorten runtime.maxContext. Tried 3 times.", False),
+    ],
+)
+def test_a_reason_without_a_remedy_of_its_own_gets_one(call, message, is_told):
+    assert bool(call("models/reasons.js", "m.remedyOf('DoesNotFit', argument)", message)) is is_told

@@ -8,7 +8,7 @@ const REMEDIES = {
   ContainerRefused: "Install what the message names; most often NVIDIA's container runtime is missing.",
   DeviceFailed: "Check nvidia-smi and dmesg on the machine; replace the GPU if it is broken.",
   DiskFull: "Make room in the cache directory, or give it a larger volume.",
-  DoesNotFit: "Shorten runtime.maxContext, lower runtime.maxConcurrent, quantize, or use a larger GPU.",
+  DoesNotFit: "Shorten runtime.maxContext, lower runtime.maxConcurrent, quantize, or give it more memory (a larger GPU).",
   GpuOutOfMemory: "Something else uses memory on that GPU: stop it, or give the model a GPU of its own.",
   GpuUnavailable: "Install driver 580 or newer, or free a GPU.",
   ImagePullFailed: "Correct the image, or add a pull secret.",
@@ -26,9 +26,11 @@ const REMEDIES = {
   WeightsUnreadable: "Fetch the model again: delete its directory in the cache.",
 };
 
-/** A sentence on what to do about `reason`; empty if only the message can say. */
-export function remedyOf(reason) {
-  return REMEDIES[reason] ?? "";
+/** A sentence on what to do about `reason`; empty if `message` has one itself, or only it could. */
+export function remedyOf(reason, message = "") {
+  const told = message.replace(/ Tried \d+ times\.$/, "");
+  const saysRemedy = /[.:;]\s+[A-Z]/.test(told); // a second sentence
+  return saysRemedy ? "" : (REMEDIES[reason] ?? "");
 }
 
 /** "DoesNotFit" → "Does not fit". */

@@ -72,8 +72,7 @@ function Sleep({ model }) {
 
 function Failure({ model }) {
   const message = model.message || "There is no message.";
-  const saysRemedy = /[.:;]\s+[A-Z]/.test(message); // a second sentence
-  const remedy = saysRemedy ? "" : remedyOf(model.reason);
+  const remedy = remedyOf(model.reason, message);
   return html`<div class="failure">
     <p class="failure-reason"><${Icon} name="alert" /><strong>${wordsOf(model.reason) || "Failed"}</strong></p>
     <p>${titled(message)}</p>
