@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wisp_names.key_limits import UNLIMITED, KeyLimits, LimitError, split_limits
@@ -57,11 +57,15 @@ def split_lines(text: str) -> Iterator[tuple[str, str, str]]:
         yield (name, key.strip(), f"line {number}") if is_named else ("", line, f"line {number}")
 
 
-def read_lines(text: str) -> tuple[list[KeyLine], list[str]]:
-    """Return the keys of a file, and place and error of each line that cannot be read."""
+def read_lines(lines: Iterable[tuple[str, str, str]]) -> tuple[list[KeyLine], list[str]]:
+    """Return the keys of lines, and place and error of each that cannot be read.
+
+    Args:
+        lines: name, rest and place of each, as :func:`split_lines` yields them.
+    """
     keys: list[KeyLine] = []
     problems: list[str] = []
-    for name, rest, where in split_lines(text):
+    for name, rest, where in lines:
         try:
             key = parse_key(name, rest)
         except LimitError as error:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from wisp_names.key_limits import UNLIMITED, KeyLimits, LimitError
-from wisp_names.key_lines import HASHED, parse_key, split_lines, warning_of
+from wisp_names.key_limits import UNLIMITED, KeyLimits
+from wisp_names.key_lines import HASHED, KeyLine, read_lines, split_lines, warning_of
 
 PRIORITIES = ("low", "normal", "high")
 NORMAL = "normal"
@@ -46,12 +46,13 @@ Keys = Mapping[bytes, Key]
 """Keys by their digest."""
 
 
-class KeyParser:
+class ParsedKeys:
     """Keys of one file or Secret, and the lines of it that cannot be read.
 
     Such a line opens nothing: a key that should have limits never runs without them.
 
     Args:
+        lines: name, rest and place of each line.
         source: source of the keys, as limits count by it.
         place: source as the log names it.
 
@@ -60,22 +61,10 @@ class KeyParser:
         problems: place and error of each line that was not.
     """
 
-    def __init__(self, source: str, place: str) -> None:
-        self.keys: dict[bytes, Key] = {}
-        self.problems: list[str] = []
-        self._source = source
+    def __init__(self, lines: Iterable[tuple[str, str, str]], source: str, place: str) -> None:
+        read, self.problems = read_lines(lines)
+        self.keys = {_digest_of(line.key): _key_of(line, source) for line in read}
         self._place = place
-
-    def add(self, name: str, text: str, where: str) -> None:
-        """Parse ``KEY`` or ``sha256:HEX`` and its limits."""
-        try:
-            line = parse_key(name, text)
-        except LimitError as error:
-            self.problems.append(f"{where}: {error}")
-            return
-        if line is not None:
-            key = Key(line.name, priority_of(line.name), line.limits, self._source)
-            self.keys[_digest_of(line.key)] = key
 
     @property
     def warning(self) -> str:
@@ -83,12 +72,9 @@ class KeyParser:
         return warning_of(self._place, self.problems)
 
 
-def parse_keys(text: str, source: str = "") -> KeyParser:
+def parse_keys(text: str, source: str = "") -> ParsedKeys:
     """Parse keys, one ``NAME:KEY`` or ``KEY`` a line, limits after it; ``#`` begins a comment."""
-    parsed = KeyParser(source, source or "API keys")
-    for name, rest, where in split_lines(text):
-        parsed.add(name, rest, where)
-    return parsed
+    return ParsedKeys(split_lines(text), source, source or "API keys")
 
 
 def priority_of(name: str) -> str:
@@ -100,6 +86,10 @@ def priority_of(name: str) -> str:
 def digest(key: str) -> bytes:
     """Digest of a key, different in every process."""
     return _keyed(hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest())
+
+
+def _key_of(line: KeyLine, source: str) -> Key:
+    return Key(line.name, priority_of(line.name), line.limits, source)
 
 
 def _digest_of(key: str) -> bytes:

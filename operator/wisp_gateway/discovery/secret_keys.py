@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 
 from wisp_gateway.discovery.api_server import ApiError, ApiServer, Json
-from wisp_gateway.discovery.key_digests import KeyParser, Keys
+from wisp_gateway.discovery.key_digests import Keys, ParsedKeys
 
 log = logging.getLogger(__name__)
 
@@ -127,17 +127,17 @@ class SecretKeys:
         self._unreadable[secret] = warning
 
 
-def parse(secret: Json, source: str = "") -> KeyParser:
+def parse(secret: Json, source: str = "") -> ParsedKeys:
     """Parse the keys of a Secret: each value is one key and its limits, surrounding white space left out."""
-    parsed = KeyParser(source, f"API keys in Secret {source}")
+    lines = []
     data = secret.get("data")
     for name, value in (data if isinstance(data, dict) else {}).items():
         try:
             key = base64.b64decode(value).decode().strip()
         except (ValueError, TypeError):
             continue  # binary, such as a certificate: no client can send it
-        parsed.add(name, key, f"value {name}")
-    return parsed
+        lines.append((name, key, f"value {name}"))
+    return ParsedKeys(lines, source, f"API keys in Secret {source}")
 
 
 def _by_turns(secrets: Collection[str]) -> list[str]:

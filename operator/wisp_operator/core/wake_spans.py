@@ -41,8 +41,8 @@ class PodStart:
     def update(self, phases: tuple[PhaseReport, ...], now: float) -> None:
         """Take over a report that was read by ``now``; one of less than before is of a new process.
 
-        A report is older than its reconcile, and time between phases is in none of them: of all estimates
-        of the beginning the earliest is the closest.
+        Of all estimates of the beginning the earliest is the closest: reports come late, and have no time
+        between phases.
         """
         began_at = now - _seconds(phases)
         is_same = _seconds(phases) >= _seconds(self.phases)

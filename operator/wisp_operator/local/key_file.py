@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from wisp_names.key_lines import KeyLine, read_lines, warning_of
+from wisp_names.key_lines import KeyLine, read_lines, split_lines, warning_of
 
 log = logging.getLogger(__name__)
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 def read_keys(file: Path) -> tuple[list[KeyLine], str]:
     """Return a file's keys as the gateway reads them, and a sentence on it or its lines if unreadable."""
     try:
-        keys, problems = read_lines(file.read_text())
+        keys, problems = read_lines(split_lines(file.read_text()))
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
         return [], f"{file} cannot be read: {why}; mend that, or give another file with --api-keys"

@@ -36,7 +36,7 @@ class ManifestFiles:
         """Read every file; on an error the models stay as they were.
 
         Raises:
-            ManifestError: as above.
+            ManifestError: one of them cannot be read or holds problems.
         """
         self._stamps = [_stamp(path) for path in self._paths]
         self.models = [manifest.model for manifest in manifests.read_files(self._paths)]

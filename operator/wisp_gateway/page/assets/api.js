@@ -28,6 +28,11 @@ export class ApiError extends Error {
   }
 }
 
+/** What to say of a request that failed: the gateway's own sentence, or that there was none. */
+export function sentenceOf(error) {
+  return error instanceof ApiError ? error.message : "The gateway can’t be reached. Try again in a moment.";
+}
+
 /**
  * Fetch `path`, relative to the page, with the key.
  * @throws ApiError for an answer that is not 2xx; TypeError if the gateway does not answer.

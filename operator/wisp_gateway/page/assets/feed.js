@@ -128,7 +128,7 @@ function applyHistory({ samples = [], wakes = [], requests = [] }) {
 }
 
 const inOrder = (wakes) => wakes.sort((a, b) => a.began - b.began); // not of their ends
-const wakeId = (wake) => `${wake.key} ${wake.began}`;
+export const wakeId = (wake) => `${wake.key} ${wake.began}`;
 
 /** Wakes of the history and `older` ones of the page; of these none still runs that the gateway, started anew, lacks. */
 export function mergedWakes(rows, older) {

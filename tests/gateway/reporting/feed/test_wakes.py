@@ -62,6 +62,18 @@ class Wakes:
         return self.log.rows()
 
 
+async def woken(*, is_seen_before):
+    """Return wakes whose model has become ready 4.5 s after a request, not observed yet."""
+    wakes = Wakes()
+    await wakes.observe()
+    wakes.ask()
+    if is_seen_before:
+        await wakes.observe(after_s=1.0)
+    wakes.now_s = 104.5
+    wakes.become("Ready", ready=True)
+    return wakes
+
+
 def test_a_wake_runs_from_its_first_request_to_the_ready_pod_with_the_pods_phases():
     async def run():
         wakes = Wakes()
@@ -100,13 +112,7 @@ def test_a_wake_that_is_over_before_the_next_observation_is_recorded_once():
 @pytest.mark.parametrize("is_seen_before", [True, False])
 def test_a_wake_whose_pod_is_stopped_before_the_next_observation_was_one(is_seen_before):
     async def run():
-        wakes = Wakes()
-        await wakes.observe()
-        wakes.ask()
-        if is_seen_before:
-            await wakes.observe(after_s=1.0)
-        wakes.now_s = 104.5
-        wakes.become("Ready", ready=True)
+        wakes = await woken(is_seen_before=is_seen_before)
         wakes.now_s += 0.17
         wakes.become("Asleep", draining=True)
         return [await wakes.observe(after_s=0.5) for _ in range(3)][-1]
@@ -142,13 +148,7 @@ def test_the_phases_of_a_wake_are_those_of_its_pod_not_of_one_that_still_drains(
 @pytest.mark.parametrize("is_seen_before", [True, False])
 def test_a_wake_right_after_one_that_was_stopped_is_another(is_seen_before):
     async def run():
-        wakes = Wakes()
-        await wakes.observe()
-        wakes.ask()
-        if is_seen_before:
-            await wakes.observe(after_s=1.0)
-        wakes.now_s = 104.5
-        wakes.become("Ready", ready=True)
+        wakes = await woken(is_seen_before=is_seen_before)
         wakes.become("Asleep", draining=True)
         wakes.now_s += 0.2
         wakes.ask()

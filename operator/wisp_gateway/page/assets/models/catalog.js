@@ -1,6 +1,6 @@
 // Models that the key in use opens (`/v1/models`), beside all that the feed shows: the others need another key.
 
-import { access, ApiError, requestJson, setKey } from "../api.js";
+import { access, requestJson, sentenceOf, setKey } from "../api.js";
 import { feed, keyOf } from "../feed.js";
 import { createStore } from "../store.js";
 
@@ -46,8 +46,7 @@ export async function tryKey(key, wanted) {
   try {
     cards = (await requestJson("v1/models", { headers: { authorization: `Bearer ${key}` } })).data;
   } catch (error) {
-    const isRefusal = error instanceof ApiError;
-    return { problem: isRefusal ? error.message : "The gateway can’t be reached. Try again in a moment." };
+    return { problem: sentenceOf(error) };
   }
   const { locked } = catalog.get();
   const opened = cardOf(wanted, cards);

@@ -1,6 +1,7 @@
 // Phases of a wake: their order, names, explanations and colours (`phase-NAME` in style.css), and how far a wake is.
 
 import { secondsSince } from "../clock.js";
+import { keyOf } from "../feed.js";
 
 export const PHASES = [
   { name: "schedule", label: "Schedule", doing: "Scheduling", about: "a machine is chosen, and the pod’s process begins" },
@@ -46,14 +47,18 @@ export function wakeOf(model, heartbeat = "") {
 
 /** Seconds of a model's wake so far: those of its row among `wakes`, or else of the phases that its pods reported. */
 export function wakeSecondsOf(model, wakes) {
-  const row = wakes.findLast(({ key, outcome }) => key === `${model.namespace}/${model.name}` && outcome === "running");
+  const row = lastWakeOf(model, wakes, "running");
   if (row) return row.seconds + secondsSince(row.receivedMs);
   const known = (model.startPhases ?? []).reduce((sum, { seconds }) => sum + (seconds ?? 0), 0);
   return known + secondsSince(model.receivedMs);
 }
 
 /** Seconds that the last wake of a model took, by its row among `wakes` where its document has none; null: unknown. */
-export function lastWakeSecondsOf({ namespace, name, lastColdStartSeconds }, wakes) {
-  const row = wakes.findLast(({ key, outcome }) => key === `${namespace}/${name}` && outcome === "ready");
-  return lastColdStartSeconds || row?.seconds || null;
+export function lastWakeSecondsOf(model, wakes) {
+  return model.lastColdStartSeconds || lastWakeOf(model, wakes, "ready")?.seconds || null;
+}
+
+function lastWakeOf(model, wakes, outcome) {
+  const key = keyOf(model);
+  return wakes.findLast((wake) => wake.key === key && wake.outcome === outcome);
 }

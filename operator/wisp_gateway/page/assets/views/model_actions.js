@@ -1,6 +1,6 @@
 // Buttons of a model's card: wake, stop, and chat, or in its place the one that asks for the model's key.
 
-import { request } from "../api.js";
+import { request, sentenceOf } from "../api.js";
 import { keyOf } from "../feed.js";
 import { formatCount } from "../format.js";
 import { Icon } from "../icons.js";
@@ -28,7 +28,7 @@ export function ModelActions({ model, isLocked }) {
     try {
       await request(`state/${action}/${model.namespace}/${model.name}`, { method: "POST" });
     } catch (error) {
-      setProblem(error.status ? error.message : "The gateway can’t be reached. Try again in a moment.");
+      setProblem(sentenceOf(error));
     } finally {
       setSending(false);
     }

@@ -1,5 +1,6 @@
 // Turns samples and requests into the lines of charts. Pure: a line is `{ label, hue, x, y }`, `y` null where unknown.
 
+import { keyOf } from "../feed.js";
 import { isOnCpu } from "../models/states.js";
 
 const WINDOW_S = 15 * 60;
@@ -43,7 +44,7 @@ export function emptyText(samples, keys, { atRest }) {
 /** Whether any of the models runs on a GPU, or a sample says that it did. */
 export function usesGpu(models, samples, keys) {
   const shown = new Set(keys);
-  if (models.some((model) => shown.has(`${model.namespace}/${model.name}`) && !isOnCpu(model))) return true;
+  if (models.some((model) => shown.has(keyOf(model)) && !isOnCpu(model))) return true;
   return samples.some((sample) => keys.some((key) => typeof sample.models?.[key]?.gpuUsed === "number"));
 }
 

@@ -1,7 +1,7 @@
 // The Wakes view: the last wakes as stacked bars by phase, on one scale.
 
 import { secondsSince, useTick } from "../clock.js";
-import { feed } from "../feed.js";
+import { feed, wakeId } from "../feed.js";
 import { formatMoment, formatRunning, formatSeconds } from "../format.js";
 import { Icon } from "../icons.js";
 import { STATES, titled } from "../models/states.js";
@@ -25,7 +25,7 @@ export default function WakesView() {
     </div>
     <${Phases} wakes=${wakes} />
     <ol class="wakes">
-      ${wakes.toReversed().map((wake) => html`<${Wake} key=${`${wake.key} ${wake.began}`} wake=${wake} longest=${longest} />`)}
+      ${wakes.toReversed().map((wake) => html`<${Wake} key=${wakeId(wake)} wake=${wake} longest=${longest} />`)}
     </ol>`;
 }
 
