@@ -5,17 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+Activation = Literal["silu", "clamped_swiglu", "relu2"]
+"""Function between the projections in and out of a block, of gate g and up u:
+
+- ``silu``: ``silu(g) * u``.
+- ``clamped_swiglu``: with ``g = min(g, 7)`` and u clamped to ±7, ``(u + 1) * g * sigmoid(1.702 g)``.
+- ``relu2``: ``max(u, 0) ** 2``; there is no gate.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class DenseSpec:
-    """Gated MLP: ``down(activation(gate x) * up x)``.
+    """MLP: ``down(activation(gate x, up x))``.
 
     Attributes:
         inner: F, the width of gate and up.
-        activation: function of the gate.
-        has_bias: biases of all three projections.
+        activation: function between the projections.
+        has_bias: biases of all projections.
     """
 
     inner: int
-    activation: Literal["silu"] = "silu"
+    activation: Activation = "silu"
     has_bias: bool = False
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether there is a gate beside up."""
+        return self.activation != "relu2"

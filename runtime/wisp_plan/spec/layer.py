@@ -24,9 +24,11 @@ class NormSpec:
 
     Attributes:
         eps: added to the mean square.
+        is_zero_centred: whether the factor of a channel is one more than its weight.
     """
 
     eps: float
+    is_zero_centred: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class RopeTables:
 
     def __init__(self, ops: Ops, max_context: int) -> None:
         self._ops, self._max_context = ops, max_context
-        self._tables: dict[tuple[RopeSpec, int], RopeTable] = {}
+        self._tables: dict[tuple[RopeSpec | None, int], RopeTable] = {}
 
     def of(self, attention: AttentionSpec) -> RopeTable:
         """Return the cos/sin tables of an attention layer's RoPE."""
@@ -35,12 +35,14 @@ class RopeTables:
         return self._tables[key]
 
 
-def rope_frequencies(rope: RopeSpec, size: int) -> Array:
-    """Return the angle per position of each pair of channels: ``[size / 2]`` float64.
+def rope_frequencies(rope: RopeSpec | None, size: int) -> Array:
+    """Return the angle per position of each pair of channels: ``[size / 2]`` float64; without RoPE ``[0]``.
 
     Source: arXiv:2104.09864 eq. 15; llama3 scaling as in Meta's ``llama-models`` (``apply_scaling``):
     wavelengths beyond the trained context are divided by ``factor``, short ones kept, those between blended.
     """
+    if rope is None:
+        return np.zeros(0)
     frequencies = rope.theta ** -(np.arange(0, size, 2) / size)
     if rope.kind == "linear":
         return frequencies / rope.factor

@@ -21,7 +21,7 @@ class Attention:
     def __init__(self, context: LayerContext, spec: AttentionSpec) -> None:
         weights, name = context.weights, context.prefix
         self._ops, self._spec, self._layer = context.ops, spec, context.index
-        self._rope = context.ropes.of(spec)
+        self._rope, self._scale = context.ropes.of(spec), spec.score_scale
         self._qkv, self._qkv_bias = weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias")
         self._output = Linear(context.ops, weights, f"{name}.output")
         self._heads = HeadLayout(
@@ -45,7 +45,8 @@ class Attention:
         batch = batch.of_group(layer.group)
         projected = x, self._qkv, self._qkv_bias, self._heads, self._rope
         q = ops.project_qkv(*projected, batch, keys, values, layer.encoding)
-        shape = {"scale": spec.head_size**-0.5, "window": spec.window}
-        mixed = ops.paged_attention(q, keys, values, batch, **shape, encoding=layer.encoding)
+        mixed = ops.paged_attention(
+            q, keys, values, batch, scale=self._scale, window=spec.window, encoding=layer.encoding
+        )
         mixed = mixed.reshape(len(x), -1)
         return self._output(mixed if rows is None else ops.gather_rows(mixed, rows))

@@ -1,0 +1,56 @@
+"""Mixture of experts: a router sends each token to a few feed-forward blocks of many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wisp_plan.spec.ffn import Activation, DenseSpec
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSpec:
+    """Choice of a token's experts, and their weights in the sum. Of equal scores the lower index wins.
+
+    Attributes:
+        experts, chosen: E, K.
+        scores: scores of the logits; weights are the scores of the chosen experts.
+        normalizes: whether weights are divided by their sum; of softmax it is then that of the K chosen
+            logits.
+        has_bias: bias of the logits.
+        has_correction_bias: bias of an expert's score that decides the choice alone.
+        groups, chosen_groups: groups of as many experts each, and those of them that are chosen from: the
+            groups whose two best experts' scores, corrected, have the largest sum.
+        scale: factor of the weights.
+    """
+
+    experts: int
+    chosen: int
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normalizes: bool = True
+    has_bias: bool = False
+    has_correction_bias: bool = False
+    groups: int = 1
+    chosen_groups: int = 1
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class MoeSpec:
+    """Mixture of experts: the weighted sum of the chosen experts, and of a shared one.
+
+    Attributes:
+        router: choice of experts.
+        inner: F of one expert.
+        activation: function between an expert's projections.
+        has_bias: biases of the experts' projections, inside of what is weighted.
+        shared: block that every token passes; None: there is none.
+        has_shared_gate: whether its result is multiplied by ``sigmoid`` of a logit a token.
+    """
+
+    router: RouterSpec
+    inner: int
+    activation: Activation = "silu"
+    has_bias: bool = False
+    shared: DenseSpec | None = None
+    has_shared_gate: bool = False
