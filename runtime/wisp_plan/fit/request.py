@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from wisp_plan.errors import RequestInvalid
+from wisp_plan.hardware.kernel_layers import require_kernels
 from wisp_plan.kv_formats.layers import KV_FORMATS, SERVED_KV_FORMATS, KvLayers
 from wisp_plan.memory.ledger import LedgerOptions
 from wisp_plan.memory.step import MAX_SM_COUNT
@@ -129,6 +130,7 @@ class FitRequest:
                 "tokens. Set it within that, or to auto."
             )
         if self.device == "cuda":
+            require_kernels(spec)
             check_rounding(spec, self.quantization)
         if self.has_kernels or self.quantization not in ("auto", BF16):
             _check_choice(_both("quantization"), self.quantization, self.requests if self.has_kernels else ())

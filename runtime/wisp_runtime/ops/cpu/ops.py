@@ -22,6 +22,7 @@ from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.compact import CompactMatrix, compact_embedding, compact_linear, compact_matrix
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.paged_attention import PagedAttention
+from wisp_runtime.ops.cpu.recurrent import RecurrentMixers
 from wisp_runtime.ops.cpu.thread_choice import choose_threads
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
@@ -46,7 +47,7 @@ def _dtype(weight: WeightSpec) -> np.dtype[Any]:
     return STORED[weight.dtype or "F32"]
 
 
-class CpuOps(PagedAttention):
+class CpuOps(PagedAttention, RecurrentMixers):
     """NumPy as a device.
 
     Args:

@@ -1,9 +1,10 @@
-"""Sizes that every model needs for the kernels of a GPU (``needs`` of the manifests). Pure."""
+"""Layers and sizes that a model may have for the kernels of a GPU (``needs`` of the manifests). Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
@@ -14,11 +15,11 @@ _MAX_HEADS_A_GROUP = 16
 
 
 def require_model(spec: ModelSpec, block_tokens: int) -> None:
-    """Refuse sizes that no kernel takes, before anything is loaded.
+    """Refuse layers and sizes that no kernel takes, before anything is loaded.
 
     Raises:
         ConfigError: KV blocks of ``block_tokens`` tokens.
-        ModelUnsupported: the model has such a size.
+        ModelUnsupported: the model has such a layer or size.
     """
     if block_tokens % 8:
         raise ConfigError(f"--block-tokens {block_tokens}: must be a multiple of 8 on a GPU, such as 16.")
@@ -29,6 +30,7 @@ def require_model(spec: ModelSpec, block_tokens: int) -> None:
 
 
 def _problems(spec: ModelSpec) -> Iterator[str]:
+    yield from missing_kernels(spec)
     attentions = spec.mixers(AttentionSpec)
     sizes = {"hidden_size": spec.hidden}
     for ffn in spec.ffns(DenseSpec):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import Array, Batch, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 
 _PER_ROW = (
     *("temperature", "top_k", "top_p", "min_p"),
@@ -71,9 +73,8 @@ def attention(q: Array, keys: Array, batch: Batch) -> None:
     """Require head counts that divide, and a batch whose tables reach all of each context."""
     if q.shape[1] % keys.shape[1]:
         raise ShapeError(f"{q.shape[1]} query heads are no multiple of {keys.shape[1]} KV heads")
+    _splits(batch, len(q))
     starts, contexts = batch.query_starts_host, batch.context_lengths_host
-    if len(starts) != len(contexts) + 1 or starts[0] != 0 or starts[-1] != len(q):
-        raise ShapeError(f"query_starts {starts} do not split {len(q)} tokens into {len(contexts)} sequences")
     capacity = batch.block_tables.shape[1] * keys.shape[2]
     for row, context in enumerate(contexts):
         queries = starts[row + 1] - starts[row]
@@ -81,6 +82,33 @@ def attention(q: Array, keys: Array, batch: Batch) -> None:
             raise ShapeError(
                 f"sequence {row}: {queries} queries, context {context}, blocks for {capacity} tokens"
             )
+
+
+def _splits(batch: Batch, tokens: int) -> None:
+    starts, sequences = batch.query_starts_host, len(batch.context_lengths_host)
+    if len(starts) != sequences + 1 or starts[0] != 0 or starts[-1] != tokens:
+        raise ShapeError(f"query_starts {starts} do not split {tokens} tokens into {sequences} sequences")
+
+
+def delta_net(
+    projected: Array, gates: Array, weights: DeltaNetWeights, spec: DeltaNetSpec, batch: Batch
+) -> None:
+    """Require projections, weights and a batch as ``spec`` says; each sequence has a state's slot."""
+    columns("projected", projected, spec.conv_size + spec.value_heads * spec.value_size)
+    same_shape("gates", gates, (len(projected), 2 * spec.value_heads))
+    same_shape("conv", weights.conv, (spec.conv_size, spec.kernel))
+    for name in ("decay", "step_bias"):
+        same_shape(name, getattr(weights, name), (spec.value_heads,))
+    same_shape("norm", weights.norm, (spec.value_size,))
+    state_slots(batch, len(projected))
+
+
+def state_slots(batch: Batch, tokens: int) -> None:
+    """Require a slot for the state of each sequence, and query starts that split the tokens."""
+    _splits(batch, tokens)
+    if batch.state_slots is None:
+        raise ShapeError("state_slots is None, and the layer has a state")
+    same_shape("state_slots", batch.state_slots, (len(batch.context_lengths_host),))
 
 
 def sampling(logits: Array, batch: SamplingBatch) -> None:

@@ -18,12 +18,14 @@ from wisp_runtime.ops.reference.dense import (
 )
 from wisp_runtime.ops.reference.philox import philox4x32, token_words
 from wisp_runtime.ops.reference.random import random_values
+from wisp_runtime.ops.reference.recurrent import delta_net
 from wisp_runtime.ops.reference.sampling import sample
 
 __all__ = [
     "Decode",
     "add_rmsnorm",
     "decodes",
+    "delta_net",
     "embedding",
     "gather_rows",
     "linear",

@@ -130,13 +130,18 @@ def rope(x: Array, cosines: Array, sines: Array) -> None:
     pairs += rotated
 
 
+def silu(x: Array) -> Array:
+    """Return ``x * sigmoid(x)``, a new array."""
+    out = np.minimum(-x, _FLOAT32_EXP_MAX)
+    np.exp(out, out=out)
+    out += np.float32(1)
+    np.divide(x, out, out=out)
+    return out
+
+
 def silu_mul(gate_up: Array) -> Array:
     """Return ``silu(gate) * up``, where each row of ``gate_up`` ``[N, 2 F]`` is gate, then up: ``[N, F]``."""
     inner = gate_up.shape[1] // 2
-    gate, up = gate_up[:, :inner], gate_up[:, inner:]
-    out = np.minimum(-gate, _FLOAT32_EXP_MAX)
-    np.exp(out, out=out)
-    out += np.float32(1)
-    np.divide(gate, out, out=out)
-    out *= up
+    out = silu(gate_up[:, :inner])
+    out *= gate_up[:, inner:]
     return out

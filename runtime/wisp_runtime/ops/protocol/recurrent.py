@@ -1,0 +1,72 @@
+"""Recurrent mixers of a device: everything between a mixer's projections in and out, as one operation.
+
+One call has all that a step needs, so that a device chooses what to fuse: a decode step may be a single
+kernel, a prompt's a convolution, a chunked recurrence and a norm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_runtime.batch import Array, Batch
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNetWeights:
+    """Weights of a Gated DeltaNet beside its projections.
+
+    Attributes:
+        conv: ``[C, K]``, taps of each channel's convolution, the newest input's last.
+        decay: ``[Hv]`` float32, logarithm of the decay rate (``A_log``).
+        step_bias: ``[Hv]`` float32, added to the step size before softplus (``dt_bias``).
+        norm: ``[Dv]`` float32, weight of the gated norm.
+        eps: added to that norm's mean square.
+    """
+
+    conv: Array
+    decay: Array
+    step_bias: Array
+    norm: Array
+    eps: float
+
+
+class RecurrentOps(Protocol):
+    """Mixers with a state of fixed size a sequence."""
+
+    def delta_net(
+        self,
+        projected: Array,
+        gates: Array,
+        weights: DeltaNetWeights,
+        spec: DeltaNetSpec,
+        batch: Batch,
+        states: Array,
+        inputs: Array,
+        rows: Array | None = None,
+    ) -> Array:
+        """Convolve Q, K and V, normalise Q and K, update the states by the delta rule, norm and gate.
+
+        Sequence b has its state in slot ``batch.state_slots[b]``, which is updated in place. It begins with
+        zeros, whatever the slot holds, where its first token of the step is at position 0. A row depends on
+        the rows of its own sequence alone.
+
+        Args:
+            projected: ``[N, C + Hv Dv]``: Q and K of all key heads, V and the output gate Z of all value
+                heads, head after head. C is ``spec.conv_size``.
+            gates: ``[N, 2 Hv]``: b, then a, of all value heads. ``beta = sigmoid(b)``, and the decay is
+                ``exp(-exp(decay) * softplus(a + step_bias))``.
+            weights: convolution, decay and norm.
+            spec: heads and sizes.
+            batch: the step; ``positions``, ``query_starts`` and ``state_slots`` are read.
+            states: ``[slots, Hv, Dk, Dv]`` in ``spec.state_dtype``; slots may be apart.
+            inputs: ``[slots, K - 1, C]``, the convolution's last inputs, the newest last; slots may be apart.
+            rows: ``[R]``, the rows of the result that are wanted; None: all. States are updated for all.
+
+        Returns:
+            ``[N, Hv Dv]``, or ``[R, Hv Dv]``, contiguous.
+
+        Source: Yang et al. 2024, arXiv:2412.06464.
+        """
+        ...
