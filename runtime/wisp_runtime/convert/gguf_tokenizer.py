@@ -1,16 +1,20 @@
-"""``tokenizer.json`` and ``tokenizer_config.json`` from GGUF metadata: byte-level BPE only."""
+"""``tokenizer.json`` and ``tokenizer_config.json`` from GGUF metadata: byte-level BPE, or SentencePiece's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeGuard
+from typing import TypeGuard, TypeVar
+from unicodedata import normalize
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from wisp_plan.gguf.metadata import Metadata
 from wisp_plan.json_object import shorten
+from wisp_runtime.convert.sentencepiece import sentencepiece
 from wisp_runtime.errors import ModelUnsupported, TokenizerUnreadable
+
+T = TypeVar("T")
 
 _CONTROL, _USER_DEFINED = 3, 4
 _ROUND_TRIPS = (
@@ -65,34 +69,19 @@ def tokenizer(source: Metadata) -> Tokenizer:
     """Build the tokenizer of the file, and check that text survives a round trip.
 
     Raises:
-        ModelUnsupported: not byte-level BPE, or an unknown pre-tokenizer.
+        ModelUnsupported: another kind of tokenizer, or an unknown pre-tokenizer.
         TokenizerUnreadable: its lists contradict each other, or text does not survive a round trip.
     """
-    _require_byte_level(source)
-    tokens, kinds, merges = (
-        source.listed(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type", "merges")
-    )
-    if (
-        not _is_texts(tokens)
-        or not _is_texts(merges)
-        or len(kinds) != len(tokens)
-        or len(set(tokens)) != len(tokens)
-    ):
-        raise TokenizerUnreadable(f"{source.file}: its token list is damaged; download it again.")
-    splitter = _splitter(source)
-    vocab = {token: index for index, token in enumerate(tokens)}
-    pairs = [_pair(source, merge) for merge in merges]
-    try:
-        built = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=splitter.ignores_merges))
-    except Exception as error:  # the library's only class
-        raise TokenizerUnreadable(
-            f"{source.file}: its tokens and merges contradict each other ({shorten(str(error))}); download "
-            "it again."
-        ) from error
-    built.pre_tokenizer = splitter.pre_tokenizer
-    if splitter.normalizes:
-        built.normalizer = normalizers.NFC()
-    built.decoder = decoders.ByteLevel()
+    kind = source.require("tokenizer.ggml.model", str)
+    if kind not in _BUILDERS:
+        raise ModelUnsupported(
+            f"{source.file}: its tokenizer is of the kind {shorten(repr(kind))}; only byte-level BPE "
+            f"('gpt2') and SentencePiece's ('llama') are read. {_REMEDY}"
+        )
+    tokens, kinds = (source.listed(f"tokenizer.ggml.{name}") for name in ("tokens", "token_type"))
+    if not _is_texts(tokens) or len(kinds) != len(tokens) or len(set(tokens)) != len(tokens):
+        raise _damaged(source)
+    built = _BUILDERS[kind](source, tokens, kinds)
     built.add_tokens(
         [
             AddedToken(token, special=kind == _CONTROL, normalized=False)
@@ -101,9 +90,41 @@ def tokenizer(source: Metadata) -> Tokenizer:
         ]
     )
     _check_round_trips(source, built)
-    if source.get("tokenizer.ggml.add_bos_token", bool, splitter.adds_bos):
+    if source.get("tokenizer.ggml.add_bos_token", bool, _adds_bos(source)):
         built.post_processor = _bos_first(source, tokens)
     return built
+
+
+def _byte_level(source: Metadata, tokens: list[str], _kinds: list[object]) -> Tokenizer:
+    merges, splitter = source.listed("tokenizer.ggml.merges"), _splitter(source)
+    if not _is_texts(merges):
+        raise _damaged(source)
+    vocab = {token: index for index, token in enumerate(tokens)}
+    pairs = [_pair(source, merge) for merge in merges]
+    try:
+        built = Tokenizer(models.BPE(vocab=vocab, merges=pairs, ignore_merges=splitter.ignores_merges))
+    except Exception as error:  # the library's only class
+        raise _contradiction(source, error) from error
+    built.pre_tokenizer = splitter.pre_tokenizer
+    if splitter.normalizes:
+        built.normalizer = normalizers.NFC()
+    built.decoder = decoders.ByteLevel()
+    return built
+
+
+def _sentencepiece(source: Metadata, tokens: list[str], kinds: list[object]) -> Tokenizer:
+    scores = source.listed("tokenizer.ggml.scores")
+    if len(scores) != len(tokens) or not (_are(scores, float) and _are(kinds, int)):
+        raise _damaged(source)
+    adds_space = bool(source.get("tokenizer.ggml.add_space_prefix", bool, True))
+    try:
+        return sentencepiece(tokens, scores, kinds, adds_space=adds_space)
+    except Exception as error:  # the library's only class
+        raise _contradiction(source, error) from error
+
+
+_BUILDERS = {"gpt2": _byte_level, "llama": _sentencepiece}
+"""Builder of each kind of tokenizer, by ggml's names."""
 
 
 def tokenizer_config(source: Metadata, max_context: int) -> dict[str, object]:
@@ -116,7 +137,7 @@ def tokenizer_config(source: Metadata, max_context: int) -> dict[str, object]:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_context,
         "clean_up_tokenization_spaces": False,
-        "add_bos_token": source.get("tokenizer.ggml.add_bos_token", bool, _splitter(source).adds_bos),
+        "add_bos_token": source.get("tokenizer.ggml.add_bos_token", bool, _adds_bos(source)),
         "add_eos_token": source.get("tokenizer.ggml.add_eos_token", bool, False),
         **{
             f"{role}_token": _token(source, tokens, index) for role, index in ids.items() if index is not None
@@ -133,13 +154,20 @@ def _token(source: Metadata, tokens: Sequence[object], index: int) -> str:
     return str(tokens[index])
 
 
-def _require_byte_level(source: Metadata) -> None:
-    kind = source.require("tokenizer.ggml.model", str)
-    if kind != "gpt2":
-        raise ModelUnsupported(
-            f"{source.file}: its tokenizer is of the kind {shorten(repr(kind))}; only byte-level BPE "
-            f"('gpt2') is read. {_REMEDY}"
-        )
+def _adds_bos(source: Metadata) -> bool:
+    """Return whether a text begins with the first token, where the file does not say."""
+    return source.get("tokenizer.ggml.model", str) == "llama" or _splitter(source).adds_bos
+
+
+def _damaged(source: Metadata) -> TokenizerUnreadable:
+    return TokenizerUnreadable(f"{source.file}: its token list is damaged; download it again.")
+
+
+def _contradiction(source: Metadata, error: Exception) -> TokenizerUnreadable:
+    return TokenizerUnreadable(
+        f"{source.file}: its tokens and merges contradict each other ({shorten(str(error))}); download it "
+        "again."
+    )
 
 
 def _splitter(source: Metadata) -> Splitter:
@@ -154,6 +182,10 @@ def _splitter(source: Metadata) -> Splitter:
 
 def _is_texts(values: list[object]) -> TypeGuard[list[str]]:
     return all(isinstance(text, str) for text in values)
+
+
+def _are(values: list[object], kind: type[T]) -> TypeGuard[list[T]]:
+    return all(isinstance(value, kind) for value in values)
 
 
 def _pair(source: Metadata, merge: str) -> tuple[str, str]:
@@ -175,9 +207,8 @@ def _bos_first(source: Metadata, tokens: Sequence[object]) -> processors.Templat
 
 def _check_round_trips(source: Metadata, built: Tokenizer) -> None:
     for text in _ROUND_TRIPS:
-        text = built.normalizer.normalize_str(text) if built.normalizer else text
         back = built.decode(built.encode(text, add_special_tokens=False).ids, skip_special_tokens=False)
-        if back != text:
+        if normalize("NFC", back) != normalize("NFC", text):
             raise TokenizerUnreadable(
                 f"{source.file}: its tokenizer turns {text!r} into {shorten(repr(back))}; its token list is "
                 "incomplete."

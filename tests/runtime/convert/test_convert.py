@@ -103,7 +103,7 @@ def test_the_tokenizer_merges_splits_digits_and_keeps_special_tokens(tmp_path):
     ("options", "expect", "says"),
     [
         ({"architecture": "gemma3"}, ModelUnsupported, "architecture 'gemma3' is not read from GGUF"),
-        ({"change": {"model": "llama"}}, ModelUnsupported, "tokenizer is of the kind 'llama'"),
+        ({"change": {"model": "bert"}}, ModelUnsupported, "tokenizer is of the kind 'bert'"),
         ({"change": {"pre": "tekken"}}, ModelUnsupported, "splits text by 'tekken'"),
         ({"change": {"merges": ["h e", "broken"]}}, TokenizerUnreadable, "the merge 'broken'"),
         ({"change": {"tokens": [*TOKENS[:-1], "<|end|>"]}}, TokenizerUnreadable, "token list is damaged"),
