@@ -6,22 +6,23 @@ A family's own file names its defaults and switches, and calls :func:`read_dense
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wisp_plan.families.reader import MAX_VALUES, ConfigReader
 from wisp_plan.families.rope import parse_rope
+from wisp_plan.families.windows import Windows
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec, dense_decoder
 
 DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "auto": "BF16"}
 
-ReadWindow = Callable[[ConfigReader, int, int], int | None]
-"""``window(reader, layers, max_context)``: the window of every layer, or None."""
+ReadWindows = Callable[[ConfigReader, int, int], Windows]
+"""``windows(reader, layers, max_context)``: the window of each layer."""
 
 
-def no_window(_reader: ConfigReader, _layers: int, _max_context: int) -> int | None:
-    """Return None: every layer attends to the full context."""
-    return None
+def no_windows(_reader: ConfigReader, layers: int, _max_context: int) -> Windows:
+    """Return None for each layer: it attends to the full context."""
+    return (None,) * layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ def read_dense_decoder(
     family: str,
     *,
     biases: Biases,
-    window: ReadWindow = no_window,
+    windows: ReadWindows = no_windows,
     defaults: Defaults = Defaults(),
     has_qk_norm: bool = False,
 ) -> ModelSpec:
-    """Read a model whose layers are equal: attention and a gated MLP.
+    """Read a model whose layers are attention and a gated MLP, and equal but for their windows.
 
     Raises:
         ConfigInvalid: a key is missing, mistyped or impossible.
@@ -71,12 +72,11 @@ def read_dense_decoder(
         kv_heads=kv_heads,
         head_size=head_size,
         rope=parse_rope(reader, head_size),
-        window=window(reader, layers, max_context),
         has_qkv_bias=biases.qkv,
         has_output_bias=biases.output,
         has_qk_norm=has_qk_norm,
     )
-    return dense_decoder(
+    spec = dense_decoder(
         architecture,
         family,
         layers=layers,
@@ -92,6 +92,19 @@ def read_dense_decoder(
         eos_token_ids=reader.token_ids("eos_token_id", defaults.eos),
         dtype=_read_dtype(reader),
     )
+    return with_windows(spec, windows(reader, layers, max_context))
+
+
+def with_windows(spec: ModelSpec, windows: Windows) -> ModelSpec:
+    """Return ``spec`` with a window for the attention of each layer."""
+    described = zip(spec.layers, windows, strict=True)
+    layers = (
+        replace(layer, mixer=replace(layer.mixer, window=window))
+        if isinstance(layer.mixer, AttentionSpec)
+        else layer
+        for layer, window in described
+    )
+    return replace(spec, layers=tuple(layers))
 
 
 def _read_heads(reader: ConfigReader, defaults: Defaults) -> tuple[int, int, int]:

@@ -47,6 +47,9 @@ def attention_weights(spec: AttentionSpec, hidden: int, name: str, tensor: str) 
     if spec.has_qk_norm:
         yield norm_weight(f"{name}.q_norm", f"{tensor}.q_norm", spec.head_size)
         yield norm_weight(f"{name}.k_norm", f"{tensor}.k_norm", spec.head_size)
+    if spec.has_sinks:
+        sinks = stacked((f"{tensor}.sinks", (spec.heads,)))
+        yield WeightSpec(f"{name}.sinks", (spec.heads,), sinks, "parameter", shard_axis=0, dtype="F32")
     shape = hidden, spec.query_size
     yield row_parallel(f"{name}.output", f"{tensor}.o_proj", shape, unit=spec.head_size)
     if spec.has_output_bias:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wisp_plan.families.dense import Biases, Defaults, read_dense_decoder
 from wisp_plan.families.reader import ConfigReader
-from wisp_plan.families.windows import window_of_all_layers
+from wisp_plan.families.windows import Windows, window_of_all_layers
 from wisp_plan.spec.model import ModelSpec
 
 ARCHITECTURE = "MistralForCausalLM"
@@ -17,11 +17,11 @@ def translate(reader: ConfigReader) -> ModelSpec:
         ARCHITECTURE,
         "mistral",
         biases=Biases(),
-        window=_read_window,
+        windows=_read_windows,
         defaults=Defaults(kv_heads=8, bos=(1,), eos=(2,)),
     )
 
 
-def _read_window(reader: ConfigReader, _layers: int, max_context: int) -> int | None:
+def _read_windows(reader: ConfigReader, layers: int, max_context: int) -> Windows:
     window = reader.optional_integer("sliding_window", 4096, minimum=1)
-    return window_of_all_layers(reader, window, max_context)
+    return window_of_all_layers(reader, window, layers, max_context)

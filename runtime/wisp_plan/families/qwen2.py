@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wisp_plan.families.dense import Biases, Defaults, read_dense_decoder
 from wisp_plan.families.reader import ConfigReader
-from wisp_plan.families.windows import read_qwen_window
+from wisp_plan.families.windows import read_qwen_windows
 from wisp_plan.spec.model import ModelSpec
 
 ARCHITECTURE = "Qwen2ForCausalLM"
@@ -17,6 +17,6 @@ def translate(reader: ConfigReader) -> ModelSpec:
         ARCHITECTURE,
         "qwen2",
         biases=Biases(qkv=True),
-        window=read_qwen_window,
+        windows=read_qwen_windows,
         defaults=Defaults(kv_heads=32),
     )

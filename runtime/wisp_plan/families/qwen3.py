@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from wisp_plan.families.dense import Biases, Defaults, read_dense_decoder
 from wisp_plan.families.reader import ConfigReader
-from wisp_plan.families.windows import read_qwen_window
+from wisp_plan.families.windows import read_qwen_windows
 from wisp_plan.spec.model import ModelSpec
 
 ARCHITECTURE = "Qwen3ForCausalLM"
@@ -18,7 +18,7 @@ def translate(reader: ConfigReader) -> ModelSpec:
         ARCHITECTURE,
         "qwen3",
         biases=Biases(qkv=attention, output=attention),
-        window=read_qwen_window,
+        windows=read_qwen_windows,
         defaults=Defaults(kv_heads=32, head_size=128),
         has_qk_norm=True,
     )

@@ -7,20 +7,23 @@ New (transformers 5): everything in ``rope_parameters``, ``rope_theta`` included
 
 from __future__ import annotations
 
+import math
+
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.reader import ConfigReader
 from wisp_plan.json_object import shorten
 from wisp_plan.spec.rope import RopeSpec
 
 DEFAULT_THETA = 10000.0
-SUPPORTED = ("default", "linear", "llama3")
+SUPPORTED = ("default", "linear", "llama3", "yarn")
+_MAX_MSCALE = 100.0
 
 
 def parse_rope(config: ConfigReader, head_size: int) -> RopeSpec:
     """Return the rotary embedding of a model with heads of ``head_size`` channels.
 
     Raises:
-        ConfigInvalid: an unsupported kind (yarn, dynamic, longrope, ...), or an impossible number.
+        ConfigInvalid: an unsupported kind (dynamic, longrope, ...), or an impossible number.
     """
     section = config.section("rope_parameters") or config.section("rope_scaling")
     scaling = section or ConfigReader({}, "rope_scaling.")
@@ -31,6 +34,8 @@ def parse_rope(config: ConfigReader, head_size: int) -> RopeSpec:
         return RopeSpec(theta, "linear", _factor(scaling), rotary_size=rotary_size)
     if kind == "llama3":
         return _llama3(scaling, theta, rotary_size)
+    if kind == "yarn":
+        return _yarn(config, scaling, theta, rotary_size)
     return RopeSpec(theta, rotary_size=rotary_size)
 
 
@@ -62,6 +67,42 @@ def _llama3(scaling: ConfigReader, theta: float, rotary_size: int) -> RopeSpec:
         original_max_context=scaling.integer("original_max_position_embeddings"),
         rotary_size=rotary_size,
     )
+
+
+def _yarn(config: ConfigReader, scaling: ConfigReader, theta: float, rotary_size: int) -> RopeSpec:
+    """Read YaRN's keys; the trained context may stand beside the section, or be the whole one."""
+    if theta <= 1:
+        raise scaling.bad("rope_theta", f"a base above 1 (it is {theta:g}), as yarn takes its logarithm")
+    original = config if not scaling.has("original_max_position_embeddings") else scaling
+    max_context = config.integer("max_position_embeddings")
+    original_max_context = original.integer("original_max_position_embeddings", max_context)
+    fast, slow = scaling.number("beta_fast", 32.0), scaling.number("beta_slow", 1.0)
+    if slow > fast:
+        raise scaling.bad("beta_slow", f"a number of at most beta_fast ({fast:g})")
+    absent = None if scaling.values.get("factor") is not None else max_context / original_max_context
+    factor = _factor(scaling) if absent is None else max(1.0, absent)
+    return RopeSpec(
+        theta=theta,
+        kind="yarn",
+        factor=factor,
+        original_max_context=original_max_context,
+        beta_fast=fast,
+        beta_slow=slow,
+        is_truncated=scaling.flag("truncate", True),
+        amplitude=scaling.number("attention_factor", _yarn_amplitude(scaling, factor)),
+        rotary_size=rotary_size,
+    )
+
+
+def _yarn_amplitude(scaling: ConfigReader, factor: float) -> float:
+    """Return the factor of cosines and sines of a context that is ``factor`` times the trained one.
+
+    Source: Peng et al. 2023, arXiv:2309.00071, eq. 22; ``mscale`` and ``mscale_all_dim`` as in DeepSeek-V2's
+    ``modeling_deepseek.py``: the share of the scores' scale that cosines and sines have.
+    """
+    parts = [scaling.number_within(key, 0.0, _MAX_MSCALE) for key in ("mscale", "mscale_all_dim")]
+    over, under = (0.1 * part * math.log(factor) + 1.0 if part else 0.0 for part in parts)
+    return over / under if over and under else 0.1 * math.log(factor) + 1.0
 
 
 def _factor(scaling: ConfigReader) -> float:

@@ -93,7 +93,7 @@ def measure(
         for first in range(0, len(part), _STEP_TOKENS):
             step = part[first : first + _STEP_TOKENS]
             targets = part[first + 1 : first + 1 + len(step)]
-            batch = sequence_batch(step, first, window, range(len(step)))
+            batch = sequence_batch(step, first, window, range(len(step)), len(cache.groups))
             logits = ops.to_host(model.forward(batch, cache).logits)
             nats += negative_log_likelihood(logits[: len(targets)], np.asarray(targets, np.int64))
             predicted += len(targets)

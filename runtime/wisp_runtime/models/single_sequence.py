@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,7 +17,9 @@ def blocks_of(context: int) -> int:
     return -(-context // BLOCK_TOKENS)
 
 
-def sequence_batch(tokens: Sequence[int], first: int, context: int, logit_rows: Sequence[int]) -> Batch:
+def sequence_batch(
+    tokens: Sequence[int], first: int, context: int, logit_rows: Sequence[int], groups: int = 1
+) -> Batch:
     """Return a prefill step of one sequence.
 
     Args:
@@ -24,10 +27,11 @@ def sequence_batch(tokens: Sequence[int], first: int, context: int, logit_rows: 
         first: position of the first.
         context: longest context of the sequence; its blocks are 0, 1, ….
         logit_rows: rows of ``tokens`` whose logits are wanted.
+        groups: paged groups of the cache; the same blocks serve each.
     """
     end = first + len(tokens)
     positions = np.arange(first, end, dtype=np.int32)
-    return Batch(
+    batch = Batch(
         tokens=np.asarray(tokens, np.int32),
         positions=positions,
         slots=positions.astype(np.int64),
@@ -39,3 +43,4 @@ def sequence_batch(tokens: Sequence[int], first: int, context: int, logit_rows: 
         context_lengths_host=(end,),
         kind=StepKind.PREFILL,
     )
+    return replace(batch, other_groups=(batch,) * (groups - 1))

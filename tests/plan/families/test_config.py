@@ -102,7 +102,23 @@ def test_the_sliding_window_follows_the_family(spec_of, model, changes, expect):
     assert attention_of(spec_of(model, **changes)).window == expect
 
 
-LLAMA3 = RopeSpec(500000.0, "llama3", 8.0, 1.0, 4.0, 8192, 128)
+@pytest.mark.parametrize(
+    ("changes", "expect"),
+    [
+        ({"max_window_layers": 20}, (None,) * 20 + (512,) * 16),
+        ({"layer_types": ["sliding_attention", "full_attention"] * 18}, (512, None) * 18),
+        ({"max_window_layers": 20, "layer_types": ["full_attention"] * 36}, (None,) * 36),  # the list wins
+        ({"max_window_layers": 20, "sliding_window": 40960}, (None,) * 36),  # as long as the context
+        ({"max_window_layers": 20, "sliding_window": None}, (None,) * 36),
+    ],
+)
+def test_windows_may_differ_by_layer(spec_of, changes, expect):
+    spec = spec_of("qwen3-8b", **{"use_sliding_window": True, "sliding_window": 512} | changes)
+    assert tuple(layer.mixer.window for layer in spec.layers) == expect
+    assert len(spec.groups()) == len(set(expect))
+
+
+LLAMA3 = RopeSpec(500000.0, "llama3", 8.0, 1.0, 4.0, 8192, rotary_size=128)
 LLAMA3_OLD = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -216,9 +232,9 @@ def test_absent_keys_take_the_defaults_of_transformers(spec_of, model, changes, 
         ({"rope_scaling": "linear"}, "rope_scaling", "an object"),
         ({"rope_scaling": {"factor": 2.0}}, "rope_scaling.rope_type", "is missing"),
         (
-            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+            {"rope_scaling": {"type": "ntk", "factor": 4.0}},
             "rope_scaling.type",
-            "'yarn'; supported: default",
+            "'ntk'; supported: default",
         ),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "rope_scaling.rope_type", "'dynamic'"),
         ({"rope_parameters": {"rope_type": "longrope"}}, "rope_parameters.rope_type", "'longrope'"),
@@ -253,16 +269,9 @@ def test_a_wrong_key_is_named_with_its_value_and_the_expected_one(config_of, cha
     [
         ("mistral-7b-v0.1", {"sliding_window": 0}, "sliding_window"),
         ("mistral-7b-v0.1", {"sliding_window": "4096"}, "sliding_window"),
-        (
-            "qwen2.5-7b",
-            {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 14},
-            "max_window_layers",
-        ),
-        (
-            "qwen3-8b",
-            {"use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"] * 18},
-            "layer_types",
-        ),
+        ("mistral-7b-v0.1", {"layer_types": ["full_attention", "sliding_attention"] * 16}, "layer_types"),
+        ("qwen3-8b", {"use_sliding_window": True, "layer_types": ["full_attention"] * 35}, "layer_types"),
+        ("qwen3-8b", {"use_sliding_window": True, "layer_types": "full_attention"}, "layer_types"),
         ("qwen3-8b", {"use_sliding_window": True, "layer_types": ["linear_attention"]}, "layer_types"),
         ("qwen3-8b", {"use_sliding_window": "yes"}, "use_sliding_window"),
     ],

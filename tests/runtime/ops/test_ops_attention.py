@@ -40,7 +40,7 @@ def batch_of(chunks: list[tuple[int, int]], blocks: int) -> Batch:
     )
 
 
-def written_out(q, keys, values, batch, scale, window):
+def written_out(q, keys, values, batch, scale, window, sinks=None):
     """Attention as its formula says, in float64, a query and a head at a time."""
     out = np.zeros(q.shape)
     group = q.shape[1] // keys.shape[1]
@@ -54,8 +54,10 @@ def written_out(q, keys, values, batch, scale, window):
                 seen = [(keys[b, head // group, t], values[b, head // group, t]) for b, t in places]
                 k, v = (np.array(part, np.float64) for part in zip(*seen[first : position + 1], strict=True))
                 scores = k @ q[n, head].astype(np.float64) * scale
-                weights = np.exp(scores - scores.max())
-                out[n, head] = weights @ v / weights.sum()
+                sink = -np.inf if sinks is None else float(sinks[head])
+                highest = max(scores.max(), sink)
+                weights = np.exp(scores - highest)
+                out[n, head] = weights @ v / (weights.sum() + np.exp(sink - highest))
     return out
 
 
@@ -80,6 +82,40 @@ def test_every_query_sees_its_own_past(chunks, heads, kv_heads, window):
     q = random(batch.query_starts_host[-1], heads, 8)
     actual = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window)
     np.testing.assert_allclose(actual, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
+
+
+@pytest.mark.parametrize("chunks", CASES)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2)])
+@pytest.mark.parametrize("window", [None, 1, 7])
+@pytest.mark.parametrize("raised", [0.0, 60.0, -60.0])  # 60: a sink that takes all but e-26 of each head
+def test_a_sink_takes_its_share_of_the_softmax_and_has_no_value(chunks, heads, kv_heads, window, raised):
+    batch = batch_of(chunks, blocks=64)
+    keys, values = random(64, kv_heads, TB, 8), random(64, kv_heads, TB, 8)
+    q, sinks = random(batch.query_starts_host[-1], heads, 8), random(heads) + np.float32(raised)
+    actual = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window, sinks=sinks)
+    expected = written_out(q, keys, values, batch, 0.3, window, sinks)
+    np.testing.assert_allclose(actual, expected, atol=3e-6, rtol=1e-5)
+
+
+def test_sinks_of_other_heads_are_refused():
+    keys, q = random(64, 2, TB, 8), random(1, 4, 8)
+    with pytest.raises(ShapeError):
+        OPS.paged_attention(q, keys, keys, batch_of([(1, 3)], 64), scale=1.0, window=None, sinks=random(2))
+
+
+@pytest.mark.parametrize("past", [-1, 0, 1])  # a context of window - 1, window and window + 1 tokens
+@pytest.mark.parametrize("queries", [1, 3])
+def test_a_window_ends_with_the_token_that_is_as_many_back(past, queries):
+    window, heads = 8, 4
+    context = window + past
+    batch = batch_of([(queries, context)], blocks=16)
+    keys, q = random(16, heads, TB, 8), random(queries, heads, 8)
+    values = np.zeros((16, heads, TB, 8), np.float32)
+    values[batch.block_tables[0, 0], :, 0] = 1  # the first token's alone
+    actual = OPS.paged_attention(q, keys, values, batch, scale=1.0, window=window)
+    for row in range(queries):
+        position = context - queries + row
+        assert (actual[row] > 0).all() == (position < window), f"query at {position}"
 
 
 TABLES = {

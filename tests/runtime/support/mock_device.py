@@ -92,7 +92,7 @@ class MockOps(CpuOps):
     def project_qkv(self, x, weight, bias, heads, rope, batch, keys, values, encoding):
         return self.launch("project_qkv", len(x), heads.queries, heads.size)
 
-    def paged_attention(self, q, keys, values, batch, *, scale, window, encoding):
+    def paged_attention(self, q, keys, values, batch, *, scale, window, sinks, encoding):
         return self.launch("paged_attention", *q.shape)
 
     def persistent_kernel(self, spec, weights, rope, max_sequences, encodings):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import ModelCache
@@ -15,7 +17,7 @@ class Attention:
 
     Args:
         context: position of the layer, and its weights.
-        spec: heads, RoPE and window.
+        spec: heads, RoPE, window and sinks.
     """
 
     def __init__(self, context: LayerContext, spec: AttentionSpec) -> None:
@@ -23,6 +25,7 @@ class Attention:
         self._ops, self._spec, self._layer = context.ops, spec, context.index
         self._rope, self._scale = context.ropes.of(spec), spec.score_scale
         self._qkv, self._qkv_bias = weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias")
+        self._sinks = weights[f"{name}.sinks"] if spec.has_sinks else None
         self._output = Linear(context.ops, weights, f"{name}.output")
         self._heads = HeadLayout(
             spec.heads,
@@ -45,8 +48,7 @@ class Attention:
         batch = batch.of_group(layer.group)
         projected = x, self._qkv, self._qkv_bias, self._heads, self._rope
         q = ops.project_qkv(*projected, batch, keys, values, layer.encoding)
-        mixed = ops.paged_attention(
-            q, keys, values, batch, scale=self._scale, window=spec.window, encoding=layer.encoding
-        )
+        options: dict[str, Any] = {"scale": self._scale, "window": spec.window, "sinks": self._sinks}
+        mixed = ops.paged_attention(q, keys, values, batch, **options, encoding=layer.encoding)
         mixed = mixed.reshape(len(x), -1)
         return self._output(mixed if rows is None else ops.gather_rows(mixed, rows))

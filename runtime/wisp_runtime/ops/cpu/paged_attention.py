@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -73,17 +74,19 @@ class PagedAttention:
         *,
         scale: float,
         window: int | None,
+        sinks: Array | None = None,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """See :func:`.reference.paged_attention`; of a quantized cache one sequence is decoded at a time."""
         checks.rank("q", q, 3)
         checks.cache(keys, values, (keys.shape[1], q.shape[2]), encoding)
+        if sinks is not None:
+            checks.same_shape("sinks", sinks, q.shape[1:2])
         single = self._decodes(q, keys, batch, window)
         cached = cached_kv(keys, values, q.shape[2], encoding)
         workers = None if encoding.format.is_quantized else self._workers
-        return reference.paged_attention(
-            q, *cached, batch, scale=scale, window=window, single=single, workers=workers
-        )
+        options: dict[str, Any] = {"scale": scale, "window": window, "sinks": sinks}
+        return reference.paged_attention(q, *cached, batch, **options, single=single, workers=workers)
 
     def _decodes(self, q: Array, keys: Array, batch: Batch, window: int | None) -> dict[int, Decode]:
         """Check a batch and list its decode tokens, once for all layers."""

@@ -245,9 +245,11 @@ class CudaOps(Arenas, RecurrentMixers):
         *,
         scale: float,
         window: int | None,
+        sinks: Array | None = None,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Launch the kernel for sequences with one query, that for sequences with several, or both."""
+        assert sinks is None, "requirements refuse models with sinks"
         mix, kv_format = self._mix_of(batch), encoding.format
         tokens, heads, size = q.shape
         out = self.gpu.workspace.array("attention", (tokens, heads * size), BF16)

@@ -100,6 +100,7 @@ class AttentionOps(Protocol):
         *,
         scale: float,
         window: int | None,
+        sinks: Array | None = None,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Let each query attend to its sequence's cached tokens up to and including its own position.
@@ -111,6 +112,8 @@ class AttentionOps(Protocol):
             batch: rows, blocks and lengths of each sequence.
             scale: multiplies the scores, usually ``Dh ** -0.5``.
             window: positions that a query attends to, its own included; None is all.
+            sinks: ``[Hq]`` float32, one more logit a query head, which has no value and is not scaled; None:
+                there are none.
             encoding: format and scales of keys and values.
 
         Returns:

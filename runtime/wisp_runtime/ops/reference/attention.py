@@ -11,7 +11,7 @@ import numpy as np
 
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cpu.threads import Workers
-from wisp_runtime.ops.reference.decode import Decode, attend_decodes, decodes
+from wisp_runtime.ops.reference.decode import Decode, attend_decodes, decodes, exponentials
 from wisp_runtime.ops.reference.kv_cache.blocks import QuantizedBlocks
 from wisp_runtime.ops.reference.kv_cache.hadamard import rotate
 
@@ -47,6 +47,7 @@ def paged_attention(
     *,
     scale: float,
     window: int | None = None,
+    sinks: Array | None = None,
     single: dict[int, Decode] | None = None,
     workers: Workers | None = None,
 ) -> Array:
@@ -61,13 +62,14 @@ def paged_attention(
     Returns:
         ``[N, Hq, Dh]`` float32, contiguous.
 
-    Source: Kwon et al. 2023, arXiv:2309.06180 (paging); Ainslie et al. 2023, arXiv:2305.13245 (groups).
+    Source: Kwon et al. 2023, arXiv:2309.06180 (paging); Ainslie et al. 2023, arXiv:2305.13245 (groups);
+    Xiao et al. 2023, arXiv:2309.17453, and Miller 2023, "Attention is off by one" (sinks without a value).
     """
     is_rotated = isinstance(keys, QuantizedBlocks) and keys.kv_format.is_rotated
     q = rotate(q) if is_rotated else q
     out = np.empty(q.shape, np.float32)
     single = decodes(batch, keys.shape[2], window) if single is None else single
-    attend_decodes(q, keys, values, list(single.values()), scale, out, workers)
+    attend_decodes(q, keys, values, list(single.values()), scale, sinks, out, workers)
     for row, context in enumerate(batch.context_lengths_host):
         if row in single:
             continue
@@ -78,7 +80,7 @@ def paged_attention(
             high = min(low + rows, end)
             span = first_query + low - start, first_query + high - start
             attended = _gather(keys, values, batch.block_tables[row], span, window)
-            out[low:high] = _attend(q[low:high], attended, span, scale, window)
+            out[low:high] = _attend(q[low:high], attended, span, scale, window, sinks)
     return rotate(out) if is_rotated else out
 
 
@@ -106,7 +108,14 @@ def _gather(
     return _Context(keys.take(blocks, axis=0), by_head[:, : span[1] - first], first)
 
 
-def _attend(q: Array, attended: _Context, span: tuple[int, int], scale: float, window: int | None) -> Array:
+def _attend(
+    q: Array,
+    attended: _Context,
+    span: tuple[int, int],
+    scale: float,
+    window: int | None,
+    sinks: Array | None,
+) -> Array:
     """Return the attention of n consecutive queries ``[n, Hq, Dh]`` at positions ``span``."""
     (n, heads, size), (kv_heads, length, _) = q.shape, attended.v.shape
     group = heads // kv_heads
@@ -116,9 +125,8 @@ def _attend(q: Array, attended: _Context, span: tuple[int, int], scale: float, w
         by_query = scores.reshape(kv_heads, group, n, length)
         by_query += _mask(n, length, span[0] - attended.first, window)
         scores = by_query.reshape(scores.shape)
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
+    logits = None if sinks is None else np.repeat(sinks.reshape(kv_heads, group, 1), n, axis=1)
+    scores /= exponentials(scores, logits)
     mixed = (scores @ attended.v).reshape(kv_heads, group, n, size)
     return mixed.transpose(2, 0, 1, 3).reshape(n, heads, size)
 

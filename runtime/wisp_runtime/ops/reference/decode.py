@@ -82,6 +82,7 @@ def attend_decodes(
     values: Array | QuantizedBlocks,
     queries: list[Decode],
     scale: float,
+    sinks: Array | None,
     out: Array,
     workers: Workers | None,
 ) -> None:
@@ -92,12 +93,13 @@ def attend_decodes(
         keys, values: ``[P, Hkv, Tb, Dh]``.
         queries: their rows and contexts.
         scale: multiplies the scores.
+        sinks: ``[Hq]`` float32, one more logit a head; None: there are none.
         workers: threads that share the sequences; None computes here.
     """
 
     def attend(share: slice) -> None:
         for decode in queries[share]:
-            out[decode.query] = _attend(q[decode.query], keys, values, decode, scale)
+            out[decode.query] = _attend(q[decode.query], keys, values, decode, scale, sinks)
 
     if workers is None or len(queries) < 2:
         attend(slice(None))
@@ -112,7 +114,12 @@ def attend_decodes(
 
 
 def _attend(
-    q: Array, keys: Array | QuantizedBlocks, values: Array | QuantizedBlocks, decode: Decode, scale: float
+    q: Array,
+    keys: Array | QuantizedBlocks,
+    values: Array | QuantizedBlocks,
+    decode: Decode,
+    scale: float,
+    sinks: Array | None,
 ) -> Array:
     """Return the attention of one query ``[Hq, Dh]`` to its sequence, ``[Hq, Dh]``."""
     (_, kv_heads, block_tokens, size), last = keys.shape, decode.runs[-1]
@@ -122,16 +129,30 @@ def _attend(
         k = _blocks_of(keys, run).swapaxes(2, 3)
         np.matmul(queries, k, out=_by_block(weights, run, block_tokens))
     weights[:, :, decode.context :] = -np.inf
-    weights -= weights.max(axis=-1, keepdims=True)
-    np.exp(weights, out=weights)
+    total = exponentials(weights, None if sinks is None else sinks.reshape(*weights.shape[:2], 1))
     mixed = np.zeros(queries.shape, np.float32)
     for run in decode.runs:
         v = _blocks_of(values, run)
         if run is last and decode.context % block_tokens:
             v[-1, :, decode.context % block_tokens :] = 0  # a weight of 0 does not undo a NaN that lies there
         mixed += np.matmul(_by_block(weights, run, block_tokens), v).sum(axis=0)
-    mixed /= weights.sum(axis=-1, keepdims=True)
+    mixed /= total
     return mixed.reshape(q.shape)
+
+
+def exponentials(scores: Array, sinks: Array | None) -> Array:
+    """Replace scores ``[…, S]`` by the numerators of their softmax; return its denominators ``[…, 1]``.
+
+    Args:
+        sinks: ``[…, 1]``, one more logit of each row; None: there are none.
+    """
+    highest = scores.max(axis=-1, keepdims=True)
+    if sinks is not None:
+        highest = np.maximum(highest, sinks)
+    scores -= highest
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    return total if sinks is None else total + np.exp(sinks - highest)
 
 
 def _blocks_of(cache: Array | QuantizedBlocks, run: Run) -> Array:
