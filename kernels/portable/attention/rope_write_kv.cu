@@ -3,7 +3,7 @@
 //   qkv : [N, (Hq + 2 Hkv) * Dh] bf16, row-major: q, k, v; q is overwritten, k and v are only read
 //   q_norm, k_norm : [Dh] bf16 or null     cosines, sines : [S, R / 2] float32     positions : [N] int32
 //   slots : [N] int64, block * Tb + offset; -1 writes nothing     keys, values : [P, Hkv, Tb, Dh] bf16
-//   math : float32, rounded once on store; RoPE pairs channel i of the first R with channel i + R / 2
+//   math : float32, rounded once on store; RoPE pairs channel i of the first R with channel i + R / 2; R may be 0
 //   grid : (ceil(N * (Hq + 2 Hkv) * lanes / 128), 1, 1)    block : (128, 1, 1)    shared : none
 //          `lanes` threads of one warp hold a head, each two chunks: a RoPE pair, or two past R
 //   needs: Dh % 8 == 0, Dh <= 256, R <= Dh; R % 16 == 0 (rope_write_kv, 16-byte accesses) or R % 8 == 0
@@ -25,6 +25,7 @@ struct Shape {
   int lanes;         // threads a head: the power of two that holds half of its chunks, rounded up
   int interleaved;   // whether a head's channels are interleaved as rope_interleaved_<Dh>; then R = Dh, Dh % 64 == 0
   float eps;
+  float norm_offset;  // added to the weights of the norms: 1 where they are zero-centred, else 0
 };
 
 template <int kVec>
@@ -86,9 +87,12 @@ struct Pair {
     return sum;
   }
 
-  __device__ __forceinline__ void scale(const Pair& weights, float inverse) {
+  __device__ __forceinline__ void scale(const Pair& weights, float inverse, float offset) {
 #pragma unroll
-    for (int i = 0; i < kVec; i++) a[i] *= inverse * weights.a[i], b[i] *= inverse * weights.b[i];
+    for (int i = 0; i < kVec; i++) {
+      a[i] *= inverse * (offset + weights.a[i]);
+      b[i] *= inverse * (offset + weights.b[i]);
+    }
   }
 
   __device__ __forceinline__ void rotate(const float* cosines, const float* sines) {
@@ -140,7 +144,7 @@ __device__ __forceinline__ void rope(bf16* qkv, const bf16* q_norm, const bf16* 
       sum += __shfl_xor_sync(kWholeWarp, sum, distance);
     }
     const float inverse = rsqrtf(sum * share + shape.eps);
-    if (norm != nullptr) mine.scale(weights, inverse);
+    if (norm != nullptr) mine.scale(weights, inverse, shape.norm_offset);
   }
 
   // 4. RoPE, then store q in row_index, k and v in the cache.

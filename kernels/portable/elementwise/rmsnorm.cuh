@@ -7,12 +7,12 @@
 
 constexpr int kNormThreads = WISP_NORM_THREADS;  // at most; kNormThreads * kChunks * 8 columns
 
-// y[blockIdx.x] = r / rms(r) * weight, where r is row `rows[blockIdx.x]` of `residual` (without `rows`: row
-// blockIdx.x). kAdds: x[blockIdx.x] is first added to that row. A thread holds kChunks chunks of 8 columns; all its
-// loads are in flight at once, because a few rows cost latency alone.
+// y[blockIdx.x] = r / rms(r) * (offset + weight), where r is row `rows[blockIdx.x]` of `residual` (without `rows`: row
+// blockIdx.x); `offset` is 1 where weights are zero-centred, else 0. kAdds: x[blockIdx.x] is first added to that row. A
+// thread holds kChunks chunks of 8 columns; all its loads are in flight at once, because a few rows cost latency alone.
 template <int kChunks, bool kAdds>
 __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, const bf16* weight, const int64_t* rows,
-                                            bf16* y, int columns, float eps) {
+                                            bf16* y, int columns, float eps, float offset) {
   __shared__ float scratch[32];
   pdl_launch_dependents();
   auto column = [](int i) { return static_cast<int>(i * blockDim.x + threadIdx.x) * kBf16Vec; };
@@ -60,7 +60,7 @@ __device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, cons
     float scales[8];
     unpack8(scale[i], scales);
 #pragma unroll
-    for (int j = 0; j < 8; j++) values[i][j] *= inverse * scales[j];
+    for (int j = 0; j < 8; j++) values[i][j] *= inverse * (offset + scales[j]);
     store8(y + index * columns + column(i), values[i]);
   }
 }

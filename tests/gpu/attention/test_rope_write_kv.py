@@ -24,6 +24,9 @@ SHAPES = [  # (Hq, Hkv, Dh), R, Tb
     ((3, 1, 80), 32, 16),
     ((2, 2, 72), 72, 16),  # pairs 36 channels apart: 8-byte accesses
     ((5, 1, 136), 24, 8),
+    ((24, 4, 256), 64, 16),  # Qwen3.5: RoPE on a quarter of the channels
+    ((64, 8, 64), 0, 16),  # no positions: norms alone, if any
+    ((5, 1, 72), 0, 8),
     ((1, 1, 8), 8, 8),
     ((2, 1, 248), 248, 16),
 ]
@@ -46,13 +49,13 @@ def case(random, random_bf16, heads, rotated, block_tokens, tokens):
     }
 
 
-def expected(one, heads, norms):
+def expected(one, heads, norms, *, offset=0):
     """Return q, and keys and values in float32, NaN where nothing is written."""
     query_heads, kv_heads, size = heads
     split = one["qkv"].astype(np.float32).reshape(-1, query_heads + 2 * kv_heads, size)
     q, k, v = np.split(split, [query_heads, query_heads + kv_heads], axis=1)
     if norms is not None:
-        scales = (norm.astype(np.float32) for norm in norms)
+        scales = (norm.astype(np.float32) + offset for norm in norms)
         q, k = (reference.rmsnorm(x, scale, eps=EPS) for x, scale in zip((q, k), scales, strict=True))
     tables = one["cosines"][one["positions"]], one["sines"][one["positions"]]
     q, k = np.ascontiguousarray(q), np.ascontiguousarray(k)
@@ -64,13 +67,15 @@ def expected(one, heads, norms):
     return q, keys, values
 
 
-def run(device, one, heads, norms):
+def run(device, one, heads, norms, *, is_zero_centred=False):
     """Return the same from the kernel, and the whole of qkv; q lies in it."""
     qkv, keys, values = to_device(one["qkv"]), full_nan(one["cache"], BF16), full_nan(one["cache"], BF16)
     weights = (None, None) if norms is None else tuple(map(to_device, norms))
     tables = to_device(one["cosines"]), to_device(one["sines"])
     where = to_device(one["positions"]), to_device(one["slots"])
-    q = Rope(device)(qkv, heads, *weights, EPS, *tables, *where, keys, values)
+    q = Rope(device)(
+        qkv, heads, *weights, EPS, *tables, *where, keys, values, is_zero_centred=is_zero_centred
+    )
     assert q.data.ptr == qkv.data.ptr
     assert q.strides == (qkv.strides[0], 2 * heads[2], 2)
     after = to_host(qkv)
@@ -94,6 +99,19 @@ def test_rope_and_cache_equal_their_references_within_rounding(
     assert np.array_equal(values, want_values, equal_nan=True)
     beyond_q = heads[0] * heads[2]
     assert np.array_equal(qkv[:, beyond_q:], one["qkv"][:, beyond_q:])
+
+
+@pytest.mark.parametrize(("heads", "rotated", "block_tokens"), SHAPES[5:11])
+def test_zero_centred_norms_of_heads_have_a_factor_of_one_more(
+    device, random, random_bf16, heads, rotated, block_tokens
+):
+    one = case(random, random_bf16, heads, rotated, block_tokens, 9)
+    norms = random_bf16(heads[2:], 0.1), random_bf16(heads[2:], 0.1)
+    q, keys, values, _ = run(device, one, heads, norms, is_zero_centred=True)
+    want_q, want_keys, want_values = expected(one, heads, norms, offset=1)
+    assert np.allclose(q, want_q, rtol=HALF_ULP, atol=NOISE)
+    assert np.allclose(keys, want_keys, rtol=HALF_ULP, atol=NOISE, equal_nan=True)
+    assert np.array_equal(values, want_values, equal_nan=True)
 
 
 def test_a_chunk_of_8192_tokens_reaches_its_slots(device, random, random_bf16):

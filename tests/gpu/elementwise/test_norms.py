@@ -58,6 +58,19 @@ def test_add_rmsnorm_keeps_the_sum_to_the_bit(device, random, random_bf16, rows,
     assert_close(to_host_float32(y), expected)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(1, 8), (3, 2048), (5, 5120), (2, 16384)])
+def test_zero_centred_weights_are_one_less_than_the_factor(device, random, random_bf16, rows, columns):
+    residual = random.standard_normal((rows, columns), np.float32) * 3
+    x, weight = random_bf16((rows, columns)), random_bf16((columns,), 0.1)
+    factor, norms = weight.astype(np.float32) + 1, Norms(device)
+    options = {"eps": EPS, "out_name": "test.norm", "is_zero_centred": True}
+    fresh(device, (rows, columns))
+    y = to_host_float32(norms.rmsnorm(to_device(residual), to_device(weight), **options))
+    assert_close(y, reference.rmsnorm(residual, factor, eps=EPS))
+    y = norms.add_rmsnorm(to_device(x), to_device(residual), to_device(weight), **options)
+    assert_close(to_host_float32(y), reference.add_rmsnorm(x.astype(np.float32), residual, factor, eps=EPS))
+
+
 @pytest.mark.parametrize("columns", [64, 4096, 8192, 16384])
 def test_only_the_given_rows_are_touched(device, random, random_bf16, columns):
     residual = random.standard_normal((9, columns), np.float32)

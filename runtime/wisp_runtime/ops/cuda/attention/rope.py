@@ -30,6 +30,7 @@ class _Shape(ctypes.Structure):
         ),
         *((name, ctypes.c_int32) for name in ("positions", "block_tokens", "lanes", "interleaved")),
         ("eps", ctypes.c_float),
+        ("norm_offset", ctypes.c_float),
     )
 
 
@@ -68,6 +69,7 @@ class Rope:
         values: Array,
         *,
         is_interleaved: bool = False,
+        is_zero_centred: bool = False,
     ) -> Array:
         """Normalise q and k by head if there are norms, apply RoPE to both, write k and v to a layer's cache.
 
@@ -76,12 +78,14 @@ class Rope:
             heads: ``(Hq, Hkv, Dh)``; Dh a multiple of 8 up to 256.
             q_norm, k_norm: ``[Dh]`` bf16, weights of the norms, or None.
             eps: added to the mean square of the norms.
-            cosines, sines: ``[S, R / 2]`` float32 of every position; R a multiple of 8 up to Dh.
+            cosines, sines: ``[S, R / 2]`` float32 of every position; R a multiple of 8 up to Dh, 0 of
+                heads without positions.
             positions: ``[N]`` int32, below S.
             slots: ``[N]`` int64, ``block * Tb + offset``; -1 writes nothing.
             keys, values: ``[P, Hkv, Tb, Dh]`` bf16.
             is_interleaved: whether columns of ``qkv`` lie as rows of a ``rope_interleaved_<Dh>`` matrix; the
                 results do not.
+            is_zero_centred: whether the norms' factor of a channel is one more than its weight.
 
         Returns:
             The rotated queries, ``[N, Hq, Dh]``: a view of ``qkv``.
@@ -92,12 +96,13 @@ class Rope:
         norms = q_norm, k_norm
         has_norms = q_norm is not None, k_norm is not None
         shapes = qkv.shape, cosines.shape, positions.shape, slots.shape, keys.shape
-        key = heads, has_norms, eps, *shapes, is_interleaved
+        key = heads, has_norms, eps, *shapes, is_interleaved, is_zero_centred
         plan = self._plans.get(key)
         if plan is None:
             check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
             _check_heads(qkv, len(positions), heads, norms, cosines, is_interleaved)
-            plan = self._plan(heads, eps, cosines, positions, keys, is_interleaved)
+            options = is_interleaved, eps, is_zero_centred
+            plan = self._plan(heads, cosines, positions, keys, options)
             remember(self._plans, key, plan)
         arrays = qkv, *norms, cosines, sines, positions, slots, keys, values
         plan.kernel.launch(plan.grid, _THREADS, *arrays, plan.shape)
@@ -106,11 +111,10 @@ class Rope:
     def _plan(
         self,
         heads: tuple[int, int, int],
-        eps: float,
         cosines: Array,
         positions: Array,
         keys: Array,
-        is_interleaved: bool,
+        options: tuple[bool, float, bool],
     ) -> _Plan:
         query_heads, kv_heads, size = heads
         tokens, rotary_size = len(positions), 2 * cosines.shape[1]
@@ -119,7 +123,7 @@ class Rope:
         all_heads = query_heads + 2 * kv_heads
         shape = _Shape(
             *(tokens, query_heads, kv_heads, size, rotary_size),
-            *(len(cosines), keys.shape[2], lanes, is_interleaved, eps),
+            *(len(cosines), keys.shape[2], lanes, *options),
         )
         kernel = self._device.kernels.get(_OP, _OP + "_narrow" if is_narrow else _OP)
         grid = (-(-tokens * all_heads * lanes // _THREADS),)

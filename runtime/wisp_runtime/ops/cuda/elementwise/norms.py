@@ -25,6 +25,7 @@ class _Plan:
     threads: int
     columns: np.int32
     eps: np.float32
+    offset: np.float32  # added to the weights
 
 
 class Norms:
@@ -39,7 +40,9 @@ class Norms:
         self._workspace = device.workspace
         self._plans: dict[object, _Plan] = {}
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float, out_name: str) -> Array:
+    def rmsnorm(
+        self, x: Array, weight: Array, *, eps: float, out_name: str, is_zero_centred: bool = False
+    ) -> Array:
         """Scale rows of ``x`` by the inverse of their root mean square, then by ``weight``.
 
         Args:
@@ -47,6 +50,7 @@ class Norms:
             weight: ``[D]`` bf16.
             eps: added to the mean square (no unit).
             out_name: buffer of the workspace that takes the result.
+            is_zero_centred: whether the factor of a column is one more than its weight.
 
         Returns:
             ``[N, D]`` bf16.
@@ -54,15 +58,16 @@ class Norms:
         Raises:
             ShapeError: an array differs from the above, or D is no multiple of 8 up to 16,384.
         """
-        key = x.shape, weight.shape, eps
+        key = x.shape, weight.shape, eps, is_zero_centred
         plan = self._plans.get(key)
         if plan is None:
-            plan = remember(self._plans, key, self._plan("rmsnorm", x, weight, None, eps))
+            plan = remember(self._plans, key, self._plan("rmsnorm", x, weight, None, eps, is_zero_centred))
         y = self._workspace.array(out_name, (plan.rows, x.shape[1]), BF16)
         if y.data.ptr == x.data.ptr:
             raise ShapeError(f"rmsnorm: {out_name} is the buffer of x, must be another")
         if plan.rows:
-            plan.kernel.launch((plan.rows,), plan.threads, x, weight, y, plan.columns, plan.eps)
+            scalars = plan.columns, plan.eps, plan.offset
+            plan.kernel.launch((plan.rows,), plan.threads, x, weight, y, *scalars)
         return y
 
     def add_rmsnorm(
@@ -74,6 +79,7 @@ class Norms:
         eps: float,
         out_name: str,
         rows: Array | None = None,
+        is_zero_centred: bool = False,
     ) -> Array:
         """Add ``x`` into ``residual`` in place, and return the norm of the sum.
 
@@ -84,6 +90,7 @@ class Norms:
             eps: added to the mean square (no unit).
             out_name: buffer of the workspace that takes the result.
             rows: ``[R]`` int64, rows of ``residual``, none twice; others stay as they are. None: all, R = N.
+            is_zero_centred: whether the factor of a column is one more than its weight.
 
         Returns:
             ``[R, D]`` bf16.
@@ -91,21 +98,24 @@ class Norms:
         Raises:
             ShapeError: an array differs from the above, or D is no multiple of 8 up to 16,384.
         """
-        key = residual.shape, weight.shape, None if rows is None else rows.shape, eps, x.shape
+        chosen = None if rows is None else rows.shape
+        key = residual.shape, weight.shape, chosen, eps, x.shape, is_zero_centred
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plan("add_rmsnorm", residual, weight, rows, eps)
+            plan = self._plan("add_rmsnorm", residual, weight, rows, eps, is_zero_centred)
             require("add_rmsnorm", "x", x, (plan.rows, residual.shape[1]), BF16)
             remember(self._plans, key, plan)
         y = self._workspace.array(out_name, (plan.rows, residual.shape[1]), BF16)
         if y.data.ptr in (x.data.ptr, residual.data.ptr):
             raise ShapeError(f"add_rmsnorm: {out_name} is the buffer of x or residual, must be another")
         if plan.rows:
-            kernel = plan.kernel
-            kernel.launch((plan.rows,), plan.threads, x, residual, weight, rows, y, plan.columns, plan.eps)
+            scalars = plan.columns, plan.eps, plan.offset
+            plan.kernel.launch((plan.rows,), plan.threads, x, residual, weight, rows, y, *scalars)
         return y
 
-    def _plan(self, op: str, x: Array, weight: Array, rows: Array | None, eps: float) -> _Plan:
+    def _plan(
+        self, op: str, x: Array, weight: Array, rows: Array | None, eps: float, is_zero_centred: bool
+    ) -> _Plan:
         require_true(x.ndim == 2, f"{op}: the rows are {list(x.shape)}, must be [N, D]")
         columns = x.shape[1]
         chunks = columns // 8
@@ -118,4 +128,5 @@ class Norms:
         count, suffix = next(entry for entry in _ENTRIES if chunks <= entry[0] * _MAX_THREADS)
         threads = -(-chunks // (32 * count)) * 32
         kernel = self._device.kernels.get(op, op + suffix)
-        return _Plan(kernel, len(x if rows is None else rows), threads, np.int32(columns), np.float32(eps))
+        scalars = np.int32(columns), np.float32(eps), np.float32(is_zero_centred)
+        return _Plan(kernel, len(x if rows is None else rows), threads, *scalars)
