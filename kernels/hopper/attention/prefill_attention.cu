@@ -3,6 +3,7 @@
 //   q : [N, Hq, Dh] bf16, strided rows     out : [N, Hq * Dh] bf16, strided rows     N tokens, Hq query heads
 //   keys, values : tensor maps of [P * Hkv * Tb, Dh] bf16, boxes of unit x 64
 //   work tiles : int32, see prefill_work_tile.cuh
+//   sinks : [Hq] float32 or null: one more logit of each head's softmax, not scaled, without a value
 //   math : bf16 operands, float32 sums and softmax; weights rounded to bf16 for the second matrix product
 //   grid : (at most one a multiprocessor, 1, 1)    block : (128 + 2 * rows of a tile, 1, 1)
 //   shared : Tile::kSharedBytes

@@ -24,13 +24,15 @@ __device__ __forceinline__ uint4 transpose_quad(const uint32_t (&w)[4]) {
   return high ? make_uint4(s0, s1, b0, b1) : make_uint4(a0, a1, s0, s1);
 }
 
-// Divide by the sums of weights and store the warp's 16 rows from `row` on, except rows past the chunk.
+// Divide by the sums of weights, a head's sink among them, and store the warp's 16 rows from `row` on, except rows past
+// the chunk.
 template <int kDh>
 __device__ void store_rows(const PrefillRows& rows, int row, const float (&o)[kDh / 2], const PrefillSoftmax& softmax) {
   const int lane = threadIdx.x % 32, mine = row + lane / 4, column = lane % 4 * 8;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const float scale = 1.f / softmax.sum[h];
+    const float zero = softmax_zero(softmax.maximum[h], rows.a.log2_scale);
+    const float scale = 1.f / (softmax.sum[h] + rows.sink_weight(mine + 8 * h, zero));
     bf16* to = rows.output(mine + 8 * h) + column;
     const bool has = rows.has(mine + 8 * h);
 #pragma unroll
@@ -108,7 +110,7 @@ __device__ void combine_partials(const PrefillRows& rows, int work, int thread, 
       o[0] = o[0] * old + add.x * now, o[1] = o[1] * old + add.y * now;
       o[2] = o[2] * old + add.z * now, o[3] = o[3] * old + add.w * now;
     }
-    const float scale = 1.f / sum;
+    const float scale = 1.f / (sum + rows.sink_weight(row, softmax_zero(maximum, rows.a.log2_scale)));
     *reinterpret_cast<uint2*>(rows.output(row) + column) =
         make_uint2(pack_bf16(o[0] * scale, o[1] * scale), pack_bf16(o[2] * scale, o[3] * scale));
   }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "math/bf16.cuh"
+#include "math/constants.cuh"
 
 struct PrefillWorkTile {
   int sequence;     // row of the block tables
@@ -27,6 +28,7 @@ struct PrefillArguments {
   const PrefillWorkTile* work_tiles;  // [W]
   float* partials;                    // [W * Hkv][kPrefillPartialFloats], if any row is split
   unsigned* arrivals;                 // [W * Hkv], zero before and after
+  const float* sinks;                 // [Hq], one more logit of a head's softmax, or null
   long long q_stride, out_stride;
   int work_count;  // W * Hkv
   int kv_heads, group, head_size, block_tokens, table_width;
@@ -60,6 +62,13 @@ struct PrefillRows {
 
   __device__ const bf16* query(int row) const { return a.q + element(row, a.q_stride); }
   __device__ bf16* output(int row) const { return a.out + element(row, a.out_stride); }
+
+  // Return the weight of a row's sink, relative to `zero` (softmax_zero()).
+  __device__ float sink_weight(int row, float zero) const {
+    if (a.sinks == nullptr || !has(row)) return 0.f;
+    const int index = work_tile.first_row + row;
+    return exp2f(fmaf(a.sinks[head * a.group + index - token(row) * a.group], kLog2E, -zero));
+  }
 
   // Return the row of `token` in the cache, viewed as [P * Hkv * Tb, Dh].
   __device__ int cache_row(int token) const {

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "decode_copy.cuh"
+#include "math/constants.cuh"
 
 // Softmax state combined over several warps or splits, in order: sums of V, their maximum and weight.
 struct Combined {
@@ -17,6 +18,10 @@ struct Combined {
     sum.z = sum.z * old + more.z * fresh, sum.w = sum.w * old + more.w * fresh;
     weight = weight * old + stat.y * fresh;
     highest = top;
+  }
+  // A head's sink takes part in the softmax once, whatever the splits, and has no value.
+  __device__ __forceinline__ void add_sink(float logit) {
+    add(make_float4(0.f, 0.f, 0.f, 0.f), make_float2(logit * kLog2E, 1.f));
   }
   template <class Cache>
   __device__ __forceinline__ void write(bf16* out, const typename Cache::Shape& shape) const {
@@ -134,7 +139,8 @@ template <class Cache, int kSize, int kOctets>
 __device__ __forceinline__ void decode_attention(const bf16* q, const typename Cache::Element* keys,
                                                  const typename Cache::Element* values, const Sequences& sequences,
                                                  const int* tables, bf16* out, float* partials, float2* stats,
-                                                 unsigned* arrived, const typename Cache::Shape& shape) {
+                                                 unsigned* arrived, const float* sinks,
+                                                 const typename Cache::Shape& shape) {
   using L = typename Cache::template SmemLayout<kSize>;
   extern __shared__ __align__(16) unsigned char ring[];
   __shared__ Shared<Cache, kSize, kOctets> shared;
@@ -165,8 +171,9 @@ __device__ __forceinline__ void decode_attention(const bf16* q, const typename C
   auto split_row = [&](int split) { return ((work.first_slot + split) * shape.kv_heads + kv_head) * shape.group; };
   for (int i = threadIdx.x; i < shape.group * quads; i += L::kThreads) {
     const int head = i / quads, channel = i % quads * 4;
-    const Combined combined = shared.combine(ring, head, channel);
+    Combined combined = shared.combine(ring, head, channel);
     if (work.splits == 1) {
+      if (sinks != nullptr) combined.add_sink(sinks[first_head + head]);
       combined.template write<Cache>(out + head * shape.head_size + channel, shape);
       continue;
     }
@@ -187,18 +194,20 @@ __device__ __forceinline__ void decode_attention(const bf16* q, const typename C
       combined.add(__ldcg(reinterpret_cast<const float4*>(partials + from * shape.head_size + channel)),
                    __ldcg(stats + from));
     }
+    if (sinks != nullptr) combined.add_sink(sinks[first_head + head]);
     combined.template write<Cache>(out + head * shape.head_size + channel, shape);
   }
 }
 
 // The entries of a cache: of heads up to the number in the name, and of up to 8 query heads a KV head, or 16 (_wide).
-#define DECODE_ATTENTION(name, Cache, size, octets)                                                                  \
-  extern "C" __global__ void __launch_bounds__(Cache::SmemLayout<size>::kThreads, kBlocks)                           \
-      name(const bf16* q, const Cache::Element* keys, const Cache::Element* values, const int* query_starts,         \
-           const int* contexts, const int* tables, bf16* out, float* partials, float2* stats, unsigned* arrived,     \
-           Cache::Shape shape) {                                                                                     \
-    const Sequences sequences{query_starts, contexts};                                                               \
-    decode_attention<Cache, size, octets>(q, keys, values, sequences, tables, out, partials, stats, arrived, shape); \
+#define DECODE_ATTENTION(name, Cache, size, octets)                                                                 \
+  extern "C" __global__ void __launch_bounds__(Cache::SmemLayout<size>::kThreads, kBlocks)                          \
+      name(const bf16* q, const Cache::Element* keys, const Cache::Element* values, const int* query_starts,        \
+           const int* contexts, const int* tables, bf16* out, float* partials, float2* stats, unsigned* arrived,    \
+           const float* sinks, Cache::Shape shape) {                                                                \
+    const Sequences sequences{query_starts, contexts};                                                              \
+    decode_attention<Cache, size, octets>(q, keys, values, sequences, tables, out, partials, stats, arrived, sinks, \
+                                          shape);                                                                   \
   }
 #define DECODE_ATTENTIONS(name, Cache)             \
   DECODE_ATTENTION(name##_64, Cache, 64, 1)        \

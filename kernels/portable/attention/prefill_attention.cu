@@ -2,6 +2,7 @@
 //
 //   q : [N, Hq, Dh] bf16, strided rows     out : [N, Hq * Dh] bf16, strided rows     N tokens, Hq query heads
 //   keys, values : [P, Hkv, Tb, Dh] bf16, this step's tokens included     work tiles : int32, see prefill_work_tile.cuh
+//   sinks : [Hq] float32 or null: one more logit of each head's softmax, not scaled, without a value
 //   math : bf16 operands, float32 sums and softmax; weights rounded to bf16 for the second matrix product
 //   grid : (work tiles * Hkv, 1, 1)    block : (2 * rows of a tile, 1, 1)    shared : PrefillTile::kSharedBytes
 //   needs: Dh % 8 == 0, Dh <= the 64 to 256 of the kernel's name, 16-byte aligned rows

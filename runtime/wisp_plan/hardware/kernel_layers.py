@@ -27,10 +27,6 @@ WITHOUT_KERNELS: Mapping[str, Callable[[LayerSpec], bool]] = {
     "attention with an output gate": lambda layer: (
         isinstance(layer.mixer, AttentionSpec) and layer.mixer.has_output_gate
     ),
-    "attention with sinks": lambda layer: isinstance(layer.mixer, AttentionSpec) and layer.mixer.has_sinks,
-    "attention without positions": lambda layer: (
-        isinstance(layer.mixer, AttentionSpec) and layer.mixer.rope is None
-    ),
     "zero-centred norms": lambda layer: layer.norms.is_zero_centred,
 }
 """What lacks kernels, for people, and whether a layer has it."""

@@ -32,6 +32,9 @@ MODELS = [  # (Hq, Hkv, Dh), Tb
     ((6, 2, 96), 24),
     ((12, 4, 192), 16),
     ((8, 1, 256), 32),
+    ((64, 8, 64), 16),  # gpt-oss
+    ((16, 2, 256), 16),  # Qwen3.6-35B-A3B
+    ((24, 4, 256), 16),  # Qwen3.8-27B
     ((16, 1, 128), 48),  # the widest group
     ((9, 1, 256), 16),
     ((15, 1, 192), 8),
@@ -56,13 +59,15 @@ class Case:
     values: np.ndarray
     batch: Batch
     window: int | None
+    sinks: np.ndarray | None = None
 
     def expected(self) -> np.ndarray:
         """Return the attention in float32, ``[N, Hq * Dh]``; rows that are not written are LEFT."""
         size = self.q.shape[2]
         cache = (np.nan_to_num(x.astype(np.float32)) for x in (self.keys, self.values))
         q = self.q.astype(np.float32)
-        out = reference.paged_attention(q, *cache, self.batch, scale=size**-0.5, window=self.window)
+        options = {"scale": size**-0.5, "window": self.window, "sinks": self.sinks}
+        out = reference.paged_attention(q, *cache, self.batch, **options)
         starts = np.array(self.batch.query_starts_host)
         for first, last, context in zip(
             starts[:-1], starts[1:], self.batch.context_lengths_host, strict=True
@@ -118,6 +123,7 @@ def attend(device, case: Case, *, attention=None, max_context=None) -> np.ndarra
         on_device(case.batch),
         scale=size**-0.5,
         window=case.window,
+        sinks=None if case.sinks is None else to_device(case.sinks),
         max_context=max_context or max(case.batch.context_lengths_host),
         out=out,
     )
@@ -155,6 +161,23 @@ def test_long_sequences_among_many_short_ones_are_split_too(device, random):
 def test_a_window_hides_what_is_older(device, random, window):
     case = make(random, (8, 2, 128), 16, [1, 9, 99, 100, 101, 640, 1999], window=window)
     assert_close(attend(device, case), case.expected())
+
+
+@pytest.mark.parametrize("window", [None, 128])
+@pytest.mark.parametrize(("heads", "block_tokens"), [((64, 8, 64), 16), ((8, 1, 256), 32), ((20, 2, 64), 16)])
+def test_sinks_count_once_whatever_the_splits(device, random, heads, block_tokens, window):
+    case = make(random, heads, block_tokens, [1, 9, 128, 700, 7900], window=window)
+    case.sinks = random.uniform(-3, 12, heads[0]).astype(np.float32)
+    assert_close(attend(device, case, max_context=131072), case.expected())
+
+
+def test_a_sink_far_below_or_above_all_scores_does_not_overflow(device, random):
+    case = make(random, (4, 2, 64), 16, [1, 300])
+    plain = case.expected().reshape(2, 4, 64)
+    case.sinks = np.array([-1e30, -np.inf, 300.0, 1e4], np.float32)
+    out = attend(device, case).reshape(2, 4, 64)
+    assert_close(out[:, :2].reshape(2, -1), plain[:, :2].reshape(2, -1))
+    assert np.abs(out[:, 2:]).max() < 1e-20
 
 
 def test_other_sequences_of_a_mixed_step_are_left_alone(device, random):
@@ -273,6 +296,8 @@ def test_arrays_that_do_not_fit_are_refused(device):
         {"out": full_nan((2, 8, 128), BF16)},
         {"out": full_nan((2, 1024), np.float32)},
         {"window": 0},
+        {"sinks": full_nan((2,), np.float32)},
+        {"sinks": full_nan((8,), BF16)},
         {"batch": replace(batch, query_starts=full_nan((2,), np.int32))},
         {"batch": replace(batch, block_tables=full_nan((2, 4), np.int64))},
     )

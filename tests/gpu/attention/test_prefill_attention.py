@@ -80,6 +80,7 @@ class Case:
     batch: Batch
     sequences: list
     window: int | None
+    sinks: object = None
 
     def out(self):
         tokens, heads, size = self.q.shape
@@ -132,7 +133,7 @@ def batch_of(starts, contexts, tables) -> Batch:
     )
 
 
-def expected(q, k, v, window):
+def expected(q, k, v, window, sinks=None):
     """Attention of one sequence by its formula, float32, a head at a time: ``[n, Hq, Dh]``."""
     (queries, heads, size), context, kv_heads = q.shape, *k.shape[:2]
     age = cp.arange(context - queries, context)[:, None] - cp.arange(context)
@@ -142,8 +143,12 @@ def expected(q, k, v, window):
         shared = head // (heads // kv_heads)
         scores = q[:, head] @ k[:, shared].T * cp.float32(size**-0.5)
         scores = cp.where(hidden, cp.float32(-cp.inf), scores)
-        weights = cp.exp(scores - scores.max(axis=1, keepdims=True))
-        out[:, head] = weights @ v[:, shared] / weights.sum(axis=1, keepdims=True)
+        highest = scores.max(axis=1, keepdims=True)
+        weights = cp.exp(scores - highest)
+        total = weights.sum(axis=1, keepdims=True)
+        if sinks is not None:
+            total = total + cp.exp(sinks[head] - highest)
+        out[:, head] = weights @ v[:, shared] / total
     return out
 
 
@@ -151,7 +156,8 @@ def check(attend, case: Case) -> None:
     """Run ``case`` and compare every row of every head; rows of one query must be left alone."""
     out = case.out()
     scale = case.q.shape[2] ** -0.5
-    attend(case.q, case.keys, case.values, case.batch, scale=scale, window=case.window, out=out)
+    options = {"scale": scale, "window": case.window, "sinks": case.sinks}
+    attend(case.q, case.keys, case.values, case.batch, **options, out=out)
     actual = widen(out).reshape(case.q.shape)
     starts = case.batch.query_starts_host
     for row, (q, k, v) in enumerate(case.sequences):
@@ -159,7 +165,7 @@ def check(attend, case: Case) -> None:
         if len(q) == 1:
             assert bool(cp.isnan(part).all()), f"sequence {row} is decode's"
             continue
-        reference = expected(q, k, v, case.window)
+        reference = expected(q, k, v, case.window, case.sinks)
         error = cp.sqrt(((part - reference) ** 2).sum(axis=2) / (reference**2).sum(axis=2))
         assert bool(cp.isfinite(part).all()), f"sequence {row}: {int(cp.isnan(part).sum())} NaN"
         worst = divmod(int(error.argmax()), error.shape[1])
@@ -203,6 +209,26 @@ def test_groups_of_all_sizes(attend, group):
 @pytest.mark.parametrize("window", [1, 5, 100, 4096])
 def test_a_window_hides_all_before_it(attend, window):
     check(attend, make([(50, 400), (3, 3), (16, 5000), (300, 700)], window=window))
+
+
+@pytest.mark.parametrize("window", [None, 128])
+@pytest.mark.parametrize("shape", [(64, 8, 64), (6, 2, 128), (7, 1, 256)])
+def test_sinks_count_once_whatever_the_splits(attend, shape, window):
+    case = make([(50, 400), (3, 3), (16, 5000), (300, 700)], shape, window=window)
+    case.sinks = to_device(np.random.default_rng(3).uniform(-3, 6, shape[0]).astype(np.float32))
+    check(attend, case)
+
+
+def test_layers_of_two_kinds_in_turn_keep_their_tables(attend):
+    full = make([(40, 900), (70, 70)], seed=1)
+    windowed = make([(40, 900), (70, 70)], seed=2, window=100)
+    for _ in range(2):
+        check(attend, full)
+        check(attend, windowed)
+    known = dict(attend._planned)
+    check(attend, full)
+    assert len(known) == 2
+    assert attend._planned == known
 
 
 @pytest.mark.parametrize("block_tokens", [8, 16, 24, 32, 40, 64, 128, 256])
@@ -254,9 +280,9 @@ def test_a_plan_is_made_once_for_all_layers(attend):
         cached.view(cp.uint16)[...] = other.view(cp.uint16)
     second.sequences = [(second.sequences[0][0], first.sequences[0][2], first.sequences[0][1])]
     check(attend, first)
-    known = attend._planned
+    (known,) = attend._planned.values()
     check(attend, second)
-    assert attend._planned is known
+    assert next(iter(attend._planned.values())) is known
 
 
 def test_a_step_of_decodes_launches_nothing(attend):

@@ -59,13 +59,14 @@ def make(random, kv_format, heads, chunks):
     return q, caches, Batch(NO, NO, NO, *host, NO, starts, contexts), encoding
 
 
-def check(ops, made, window=None):
+def check(ops, made, window=None, sinks=None):
     q, caches, batch, encoding = made
-    options = {"scale": q.shape[2] ** -0.5, "window": window, "encoding": encoding}
+    options = {"scale": q.shape[2] ** -0.5, "window": window, "encoding": encoding, "sinks": sinks}
     expected = CpuOps(threads=1).paged_attention(q.astype(np.float32), *caches, batch, **options)
     arrays = ("query_starts", "context_lengths", "block_tables")
     there = replace(batch, **{name: to_device(getattr(batch, name)) for name in arrays})
     on_gpu = to_device(q), *map(to_device, caches)
+    options["sinks"] = None if sinks is None else to_device(sinks)
     found = to_host_float32(ops.paged_attention(*on_gpu, there, **options)).reshape(expected.shape)
     scale = np.abs(expected).max(axis=(1, 2), keepdims=True)
     error = np.abs(found - expected) / scale
@@ -98,6 +99,14 @@ def test_prompts_cached_prefixes_and_decodes_mix(ops, random, kv_format, heads):
 @pytest.mark.parametrize("kv_format", [QUANTIZED[0], QUANTIZED[-1]], ids=lambda f: f.name)
 def test_a_window_hides_what_is_older(ops, random, kv_format, window):
     check(ops, make(random, kv_format, (8, 2, 128), [(30, 200), (1, 150), (1, 9), (70, 70)]), window=window)
+
+
+@pytest.mark.parametrize("window", [None, 100])
+@pytest.mark.parametrize("kv_format", QUANTIZED, ids=lambda f: f.name)
+def test_sinks_count_once_whatever_the_splits(ops, random, kv_format, window):
+    sinks = random.uniform(-3, 12, 64).astype(np.float32)
+    made = make(random, kv_format, (64, 8, 64), [(40, 40), (1, 7900), (5, 300), (1, 9)])
+    check(ops, made, window, sinks)
 
 
 def test_sequences_that_exceed_the_scratch_cache_are_attended_to_in_rounds(device, random):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wisp_plan.memory.buffers.buffer import Buffer
-from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH
+from wisp_plan.memory.buffers.buffer import Buffer, numbered
+from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH, block_runs
 from wisp_plan.memory.buffers.widths import widest
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.attention import AttentionSpec
@@ -29,6 +29,26 @@ class PrefillTile(NamedTuple):
 
 
 HOPPER_PREFILL_TILES = tuple(PrefillTile(head_size, 128) for head_size in (64, 128, 192, 256))
+
+
+class PrefillKind(NamedTuple):
+    """Layers that share a step's work tiles.
+
+    Attributes:
+        heads, kv_heads, head_size: Hq, Hkv, Dh.
+        window: tokens that a query attends to; None: all.
+    """
+
+    heads: int
+    kv_heads: int
+    head_size: int
+    window: int | None
+
+
+def prefill_kinds(spec: ModelSpec) -> tuple[PrefillKind, ...]:
+    """Return the kinds of a model's attention layers, each once."""
+    mixers = spec.mixers(AttentionSpec)
+    return tuple(dict.fromkeys(PrefillKind(m.heads, m.kv_heads, m.head_size, m.window) for m in mixers))
 
 
 def attention(
@@ -59,34 +79,38 @@ def decode_arrivals(sequences: int, heads: int) -> Buffer:
 def prefill_attention(
     spec: ModelSpec, step: StepSizes, tiles: Sequence[PrefillTile] = HOPPER_PREFILL_TILES
 ) -> tuple[Buffer, ...]:
-    """Return the work tiles of the largest step, and the partial results of split ones.
+    """Return the work tiles of the largest step for each kind of layers, and partial results of split ones.
 
-    Those over a quantized cache have a buffer of their own, as both kinds of layers may be in a model; there
-    every sequence may be a round of its own.
+    Those over a quantized cache have buffers of their own, with the runs of blocks that they read, as layers
+    of both may be in a model; there every sequence may be a round of its own.
 
     Args:
         tiles: the kernels' tiles, ascending by head size.
     """
-    mixers = spec.mixers(AttentionSpec)
-    if not mixers:
+    kinds = prefill_kinds(spec)
+    if not kinds:
         return ()
-    chosen = [prefill_tile(tiles, mixer.head_size) for mixer in mixers]
+    chosen = [prefill_tile(tiles, kind.head_size) for kind in kinds]
 
     def count(rounds: int) -> int:
         return max(
             max_work_tiles(
                 *(step.max_tokens, step.max_sequences, tile.rows),
-                group=mixer.heads // mixer.kv_heads,
-                kv_heads=mixer.kv_heads,
+                group=kind.heads // kind.kv_heads,
+                kv_heads=kind.kv_heads,
                 sm_count=step.sm_count,
                 rounds=rounds,
             )
-            for mixer, tile in zip(mixers, chosen, strict=True)
+            for kind, tile in zip(kinds, chosen, strict=True)
         )
 
     elements = max(tile.rows * (tile.head_size + 2) for tile in chosen)
-    in_rounds = (work_tiles(count(step.max_sequences), KV_SCRATCH),) if step.kv.inner.is_quantized else ()
-    return work_tiles(count(1)), *in_rounds, *prefill_partials(elements, step.sm_count)
+    tables = [work_tiles(count(1), numbered(PREFILL, kind)) for kind in range(len(kinds))]
+    if step.kv.inner.is_quantized:
+        names = [numbered(KV_SCRATCH, kind) for kind in range(len(kinds))]
+        tables += [work_tiles(count(step.max_sequences), name) for name in names]
+        tables += [block_runs(step.max_sequences, name) for name in names]
+    return *tables, *prefill_partials(elements, step.sm_count)
 
 
 def prefill_tile(tiles: Sequence[PrefillTile], head_size: int) -> PrefillTile:

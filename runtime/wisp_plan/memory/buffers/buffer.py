@@ -15,6 +15,11 @@ ALIGNMENT_BYTES = 256
 """Every buffer is a multiple of it."""
 
 
+def numbered(name: str, number: int) -> str:
+    """Return the name of buffer ``number`` of several alike; the first has the name alone."""
+    return f"{name}.{number}" if number else name
+
+
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """Memory that a step uses, allocated once, before the first step.

@@ -20,7 +20,7 @@ def scratch_blocks(step: StepSizes) -> int:
 
 
 def quantized_kv(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
-    """Return the scratch cache of one layer in bf16, and the tables of its blocks."""
+    """Return the scratch cache of one layer in bf16, and the table of its blocks."""
     if not step.kv.inner.is_quantized or not spec.mixers(AttentionSpec):
         return ()
     blocks = scratch_blocks(step)
@@ -31,7 +31,6 @@ def quantized_kv(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
         Buffer(f"{KV_SCRATCH}.values", rows, "bfloat16"),
         Buffer(f"{KV_SCRATCH}.slots", (tokens,), "int64"),
         scratch_table(blocks),
-        block_runs(step.max_sequences),
     )
 
 
@@ -40,6 +39,6 @@ def scratch_table(blocks: int) -> Buffer:
     return Buffer(f"{KV_SCRATCH}.table", (blocks, 1), "int32")
 
 
-def block_runs(sequences: int) -> Buffer:
-    """Return the runs of blocks that a step dequantizes, one a sequence."""
-    return Buffer(f"{KV_SCRATCH}.runs", (sequences, RUN_FIELDS), "int32")
+def block_runs(sequences: int, name: str = KV_SCRATCH) -> Buffer:
+    """Return the runs of blocks that a step dequantizes, one a sequence; ``name`` begins the buffer's."""
+    return Buffer(f"{name}.runs", (sequences, RUN_FIELDS), "int32")

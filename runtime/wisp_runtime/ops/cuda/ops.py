@@ -249,20 +249,20 @@ class CudaOps(Arenas, RecurrentMixers):
         encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Launch the kernel for sequences with one query, that for sequences with several, or both."""
-        assert sinks is None, "requirements refuse models with sinks"
         mix, kv_format = self._mix_of(batch), encoding.format
         tokens, heads, size = q.shape
         out = self.gpu.workspace.array("attention", (tokens, heads * size), BF16)
-        shape = {"scale": scale, "window": window, "out": out}
+        options = {"scale": scale, "window": window, "out": out, "sinks": sinks}
         if mix.has_prefills and kv_format.is_quantized:
-            self._quantized_prefill(q, keys, values, batch, **shape, encoding=encoding)
+            self._quantized_prefill(q, keys, values, batch, **options, encoding=encoding)
         elif mix.has_prefills:
-            self._prefill_attention(q, keys, values, batch, **shape)
+            self._prefill_attention(q, keys, values, batch, **options)
         if mix.has_decodes:
             capacity = batch.block_tables.shape[1] * keys.shape[2]
             if kv_format.is_rotated:
                 self._kv.rotate(q, heads, size, batch)
-            self._decode_attention(q, keys, values, batch, **shape, max_context=capacity, encoding=encoding)
+            of_decodes = options | {"max_context": capacity, "encoding": encoding}
+            self._decode_attention(q, keys, values, batch, **of_decodes)
             if kv_format.is_rotated:
                 self._kv.rotate(out, heads, size, batch)
         return out
@@ -282,7 +282,7 @@ class CudaOps(Arenas, RecurrentMixers):
         return kernel
 
     def _mix_of(self, batch: Batch) -> BatchMix:
-        if self._mix is None or self._mix.batch is not batch:
+        if self._mix is None or not self._mix.is_of(batch):
             self._mix = BatchMix.of(batch)
         return self._mix
 

@@ -46,5 +46,3 @@ def _problems(spec: ModelSpec) -> Iterator[str]:
         if attention.heads > _MAX_HEADS_A_GROUP * attention.kv_heads:
             heads = f"{attention.heads} query heads are more than {_MAX_HEADS_A_GROUP} times"
             yield f"{heads} {attention.kv_heads} KV heads"
-    if any(attention.has_sinks for attention in attentions):
-        yield "its attention has sinks, which no kernel computes"

@@ -4,6 +4,7 @@ import importlib
 import math
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -146,6 +147,20 @@ def test_every_buffer_of_the_ops_is_allocated_as_it_is_declared(module, ops):
     before = workspace.grown
     assert ops.gather_rows(attention, rows).shape == (3, 4096)
     assert workspace.grown == before
+
+
+def test_layers_with_and_without_a_window_have_tables_of_their_own():
+    spec = shape_spec("llama-3-8b")
+    windowed = [
+        replace(layer, mixer=replace(layer.mixer, window=128 if index % 2 else None))
+        for index, layer in enumerate(spec.layers)
+    ]
+    step = StepSizes(5, 5, 8192, 16, sm_count=132, kv=KvLayers.of("turbo4", plain_layers=2))
+    names = [buffer.name for buffer in op_buffers(replace(spec, layers=tuple(windowed)), step)]
+    tables = {"prefill_attention.work_tiles", "kv_scratch.work_tiles", "kv_scratch.runs"}
+    tables |= {"prefill_attention.1.work_tiles", "kv_scratch.1.work_tiles", "kv_scratch.1.runs"}
+    assert {name for name in names if name.endswith(("work_tiles", "runs"))} == tables
+    assert len(set(names)) == len(names)
 
 
 def test_a_gemm_of_gathered_rows_writes_the_output_buffer(module, ops):

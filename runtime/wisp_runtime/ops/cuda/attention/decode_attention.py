@@ -90,6 +90,7 @@ class DecodeAttention:
         max_context: int,
         out: Array,
         encoding: KvEncoding = UNQUANTIZED,
+        sinks: Array | None = None,
     ) -> None:
         """Write the attention of each sequence with one query token to its row of ``out``.
 
@@ -106,12 +107,15 @@ class DecodeAttention:
             out: ``[N, Hq * Dh]`` bf16, contiguous.
             encoding: format of keys and values; if quantized they are ``[P, Hkv, Tb, bytes of a row]`` uint8,
                 Tb and Dh multiples of 16. Of rotated formats q is rotated, and so is what is written.
+            sinks: ``[Hq]`` float32, one more logit of each head, without a value; None: there are none.
 
         Raises:
             ShapeError: an array differs from the above.
         """
         tables = batch.block_tables
         key = q.shape, q.strides, keys.shape, tables.shape, out.shape, scale, window, max_context, encoding
+        if sinks is not None:
+            require(_OP, "sinks", sinks, (q.shape[1],), np.float32)
         plan = self._plans.get(key)
         if plan is None:
             _check(q, keys, values, batch, window, out, encoding)
@@ -131,6 +135,7 @@ class DecodeAttention:
             partials,
             stats,
             arrivals,
+            sinks,
         )
         plan.kernel.launch(plan.grid, plan.block, *arrays, plan.shape, shared_bytes=plan.shared_bytes)
 

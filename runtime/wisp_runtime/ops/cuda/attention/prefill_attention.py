@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from wisp_plan.memory.buffers.attention import PREFILL, PrefillTile, prefill_partials, work_tiles
+from wisp_plan.memory.buffers.buffer import numbered
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.attention import prefill_plan
@@ -40,7 +41,7 @@ class Arguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "out", "keys", "values", "block_tables")),
-        *((name, ctypes.c_void_p) for name in ("work_tiles", "partials", "arrivals")),
+        *((name, ctypes.c_void_p) for name in ("work_tiles", "partials", "arrivals", "sinks")),
         *((name, ctypes.c_longlong) for name in ("q_stride", "out_stride")),
         *((name, ctypes.c_int) for name in ("work_count", "kv_heads", "group", "head_size")),
         *((name, ctypes.c_int) for name in ("block_tokens", "table_width")),
@@ -61,7 +62,7 @@ class PlannedChunks:
 
 @dataclass(frozen=True, slots=True)
 class _PlannedBatch:
-    """The batch of the last call; no chunks: no sequence has more than one query."""
+    """The last batch of a kind of layers; no chunks: no sequence has more than one query."""
 
     batch: Batch
     shapes: tuple[object, ...]
@@ -90,7 +91,7 @@ class PrefillAttention:
         self._variants = variants or (WGMMA if device.arch.startswith("sm_90") else PORTABLE)
         self._name = name
         self._splits = True
-        self._planned: _PlannedBatch | None = None
+        self._planned: dict[object, _PlannedBatch] = {}
         self._maps: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
     def set_batch_invariant(self) -> None:
@@ -112,6 +113,7 @@ class PrefillAttention:
         scale: float,
         window: int | None,
         out: Array,
+        sinks: Array | None = None,
     ) -> None:
         """Let every chunk attend to its sequence's cache; other rows of ``out`` stay as they are.
 
@@ -120,21 +122,24 @@ class PrefillAttention:
         Args:
             q: bf16, rows apart by a multiple of 16 bytes.
             keys, values: bf16, contiguous.
-            batch: the same object for all layers of a step. Its tables are on the device.
+            batch: the same object for all layers of a kind in a step. Its tables are on the device.
             scale: above 0.
             out: ``[N, Hq * Dh]`` bf16, rows apart by a multiple of 16 bytes.
+            sinks: ``[Hq]`` float32, one more logit of each head, without a value; None: there are none.
 
         Raises:
             ShapeError: an array differs from the above, or Dh is over 256.
         """
-        planned = self._planned
-        shapes = (q.shape, q.strides, keys.shape, values.shape, out.shape, out.strides, window)
+        kind = prefill_plan.kind_of(q, keys, window)
+        planned = self._planned.get(kind)
+        shapes = (q.shape, q.strides, keys.shape, values.shape, out.shape, out.strides)
         if planned is None or planned.batch is not batch or planned.shapes != shapes:
-            chunks = chunks_of_batch(batch)
-            made = self.plan(q, keys, values, [chunks] if chunks else [], batch.block_tables, window, out)
-            planned = self._planned = _PlannedBatch(batch, shapes, made[0] if made else None)
+            name = numbered(self._name, prefill_plan.place(self._planned, kind))
+            rounds = [chunks] if (chunks := chunks_of_batch(batch)) else []
+            made = self.plan(q, keys, values, rounds, batch.block_tables, window, out, name)
+            planned = self._planned[kind] = _PlannedBatch(batch, shapes, made[0] if made else None)
         if planned.chunks is not None:
-            self.run(planned.chunks, q, keys, values, scale=scale, out=out)
+            self.run(planned.chunks, q, keys, values, scale=scale, out=out, sinks=sinks)
 
     def plan(
         self,
@@ -145,7 +150,7 @@ class PrefillAttention:
         tables: Array,
         window: int | None,
         out: Array,
-        name: str | None = None,
+        name: str,
     ) -> list[PlannedChunks]:
         """Check the arrays, split each of ``rounds`` into work tiles, and copy all of these to the device.
 
@@ -155,7 +160,7 @@ class PrefillAttention:
             rounds: chunks that are computed at a time; each its own launch of :meth:`run`.
             tables: block tables on the device; a chunk's ``sequence`` is its row.
             q, keys, values, window, out: arrays and window of a call, whose shapes count.
-            name: prefix of the name of the work tiles' buffer; None: that of :meth:`__call__`.
+            name: prefix of the name of the work tiles' buffer.
 
         Raises:
             ShapeError: see :meth:`__call__`.
@@ -166,9 +171,7 @@ class PrefillAttention:
         split = [self._split(chunks, variant, q, keys, visible) for chunks in rounds]
         if not split:
             return []
-        tiles = self._device.workspace.view(
-            work_tiles(sum(len(host) for _, host in split), name or self._name)
-        )
+        tiles = self._device.workspace.view(work_tiles(sum(len(host) for _, host in split), name))
         self._device.uploads.upload(tiles, np.concatenate([host for _, host in split]))
         planned, first = list[PlannedChunks](), 0
         for rows, host in split:
@@ -214,12 +217,21 @@ class PrefillAttention:
         )
 
     def run(
-        self, planned: PlannedChunks, q: Array, keys: Array, values: Array, *, scale: float, out: Array
+        self,
+        planned: PlannedChunks,
+        q: Array,
+        keys: Array,
+        values: Array,
+        *,
+        scale: float,
+        out: Array,
+        sinks: Array | None = None,
     ) -> None:
         """Let the chunks of :meth:`plan` attend to one layer's cache; arrays of the shapes given there."""
         arguments, variant, rows = planned.arguments, planned.variant, planned.rows
         arguments.q, arguments.out = q.data.ptr, out.data.ptr
         arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
+        arguments.sinks = None if sinks is None else sinks.data.ptr
         arguments.log2_scale = scale * math.log2(math.e)
         if (q.data.ptr | out.data.ptr | keys.data.ptr | values.data.ptr) % _VEC_BYTES:
             raise ShapeError("q, out, keys and values must start at multiples of 16 bytes")

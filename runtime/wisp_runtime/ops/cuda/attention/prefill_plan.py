@@ -7,13 +7,19 @@ a tile of rows and the KV tiles that they attend to, for every KV head: ``Prefil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from wisp_plan.memory.buffers.attention import HOPPER_PREFILL_TILES, WORK_TILE_FIELDS, PrefillTile
+from wisp_plan.memory.buffers.attention import (
+    HOPPER_PREFILL_TILES,
+    WORK_TILE_FIELDS,
+    PrefillKind,
+    PrefillTile,
+)
+from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 
 WorkTiles = np.ndarray[tuple[int, int], np.dtype[np.int32]]
@@ -115,6 +121,16 @@ def select_variant(variants: Sequence[Variant], head_size: int, shared_bytes: in
     raise ShapeError(
         f"heads of {head_size} with {shared_bytes} bytes of shared memory: there is no prefill kernel"
     )
+
+
+def kind_of(q: Array, keys: Array, window: int | None) -> PrefillKind:
+    """Return the kind of a layer with queries ``[N, Hq, Dh]`` and keys ``[P, Hkv, Tb, …]``."""
+    return PrefillKind(q.shape[1], keys.shape[1], q.shape[2], window)
+
+
+def place(kinds: Mapping[Any, object], kind: PrefillKind) -> int:
+    """Return the number of a kind's buffers: its position in ``kinds``, or behind them."""
+    return next((number for number, known in enumerate(kinds) if known == kind), len(kinds))
 
 
 def chunks_of(query_starts: Sequence[int], contexts: Sequence[int], min_queries: int = 2) -> list[Chunk]:

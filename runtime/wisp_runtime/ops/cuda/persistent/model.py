@@ -9,7 +9,7 @@ from wisp_plan.families.hugging_face import rotary_rows
 from wisp_plan.kv_formats.fp8 import FP8
 from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.batch_sizes import MIN_EQUAL_QUANTIZED
-from wisp_plan.spec.model import ModelSpec, dense_layer
+from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
 from wisp_runtime.ops.cuda.device.manifest import Model
 from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_dense
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation, interleaved_head_size
@@ -101,6 +101,8 @@ def unsupported_reason(spec: ModelSpec, blocks: int) -> str | None:
     if layer is None:
         return "its layers differ, or are no attention and gated MLP"
     attention = layer.attention
+    if other := _other_maths(layer):
+        return f"it has {other}"
     rows = {
         "hidden_size": spec.hidden,
         "Q, K and V": attention.query_size + 2 * attention.kv_size,
@@ -117,3 +119,14 @@ def unsupported_reason(spec: ModelSpec, blocks: int) -> str | None:
     if attention.heads // attention.kv_heads > _MAX_GROUP_HEADS:
         return f"{attention.heads // attention.kv_heads} query heads share a KV head, over {_MAX_GROUP_HEADS}"
     return None
+
+
+def _other_maths(layer: DenseLayer) -> str | None:
+    """Return what the kernel does not compute of a layer; None if it computes all."""
+    lacking = {
+        "attention with an output gate": layer.attention.has_output_gate,
+        "attention with sinks": layer.attention.has_sinks,
+        "zero-centred norms": layer.norms.is_zero_centred,
+        "activations other than gated SiLU": layer.ffn.activation != "silu",
+    }
+    return next((name for name, is_there in lacking.items() if is_there), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from unittest.mock import MagicMock
 
@@ -195,6 +196,21 @@ def test_layers_of_both_kinds_keep_their_plans(attention):
         gpu.layer(batch, is_quantized=is_quantized)
     assert len(gpu.uploaded) == 3
     assert gpu.kernels.attended[0] == gpu.kernels.attended[-1]
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_windows_and_full_layers_in_turn_keep_their_plans_and_tables(attention, is_quantized):
+    gpu, full = Gpu(attention, 20), batch_of(CHUNKS)
+    windowed = replace(full, block_tables=on_gpu(full.block_tables + 5000))  # another paged group's
+    for _ in range(3):
+        gpu.layer(windowed, 100, is_quantized=is_quantized)
+        gpu.layer(full, is_quantized=is_quantized)
+    assert len(gpu.uploaded) == 2 * (1 + is_quantized)
+    launched = gpu.kernels.attended
+    assert launched == 3 * launched[: len(launched) // 3]  # no plan overwrote another's tiles
+    if not is_quantized:
+        blocks = [{block for *_, pages in layer for block in pages.values()} for layer in launched[:2]]
+        assert min(blocks[0]) >= 5000 > max(blocks[1])
 
 
 def test_rounds_fit_the_buffer_that_is_reserved_for_them(attention):
