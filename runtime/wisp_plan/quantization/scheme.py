@@ -7,8 +7,8 @@ from typing import Literal
 
 from wisp_plan.quantization.layer_names import LayerNames
 
-Kind = Literal["fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4", "block"]
-"""Numbers that stand for the weights; a ``block`` has its scales among them."""
+Kind = Literal["fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4", "block", "plain"]
+"""Numbers that stand for the weights; a ``block`` has its scales among them, ``plain`` ones are weights."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Tensors in which a checkpoint stores a quantized layer."""
+"""Tensors in which a checkpoint stores a quantized layer, or one whose matrices are transposed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class StoredFormat:
-    """Format of a quantized layer in a checkpoint.
+    """Format of a layer in a checkpoint that has other tensors for it than plain rows.
 
     Attributes:
         scheme: meaning of its numbers.
@@ -51,6 +51,11 @@ class StoredFormat:
 
     scheme: Scheme
     parts: tuple[StoredPart, ...]
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether its numbers are not the weights themselves."""
+        return self.scheme.kind != "plain"
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.packed_format import PackedFormat
+from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.quantization.stored_format import StoredFormat
 
 Shape = tuple[int, ...]
@@ -53,7 +54,9 @@ class WeightSource:
             weight's last axis whole.
         view: shape that the tensor is seen in, row-major: ``[C, 1, K]`` as ``[C, K]``; None: as it is.
         dtypes: dtypes that the tensor may have, by safetensors' names.
-        stored: format in which a checkpoint stores it quantized; None: it is not.
+        is_transposed: whether an unquantized tensor's last two axes are ``[in, out]``; ``slices`` are of
+            ``[…, out, in]`` all the same.
+        stored: format in which a checkpoint stores it otherwise than as plain rows; None: it does not.
     """
 
     tensor: str
@@ -62,7 +65,26 @@ class WeightSource:
     at: Shape
     view: Shape | None = None
     dtypes: tuple[str, ...] = COMPUTABLE_DTYPES
+    is_transposed: bool = False
     stored: StoredFormat | None = None
+
+    @property
+    def extents(self) -> Shape:
+        """Shape that ``slices`` are taken of."""
+        if self.is_transposed:
+            *leading, into, out = self.shape
+            return *leading, out, into
+        return self.view or self.shape
+
+    @property
+    def is_quantized(self) -> bool:
+        """Whether the checkpoint stores it quantized."""
+        return self.scheme is not None
+
+    @property
+    def scheme(self) -> Scheme | None:
+        """Scheme in which the checkpoint stores it quantized; None: it does not."""
+        return self.stored.scheme if self.stored is not None and self.stored.is_quantized else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +125,7 @@ class WeightSpec:
     @property
     def stored(self) -> StoredFormat | None:
         """Format in which a checkpoint stores all of it quantized; None: unquantized, or in several."""
-        formats = {source.stored for source in self.sources}
+        formats = {source.stored if source.is_quantized else None for source in self.sources}
         return formats.pop() if len(formats) == 1 else None
 
 

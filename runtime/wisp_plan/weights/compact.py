@@ -59,7 +59,7 @@ def describe_compact(weights: Iterable[WeightSpec]) -> str:
 
 
 def _of_source(source: WeightSource) -> CompactFormat | None:
-    scheme = None if source.stored is None else source.stored.scheme
+    scheme = source.scheme
     if scheme is None or scheme.is_act_ordered:
         return None
     if block := BLOCK_TYPES.get(scheme.block_type):

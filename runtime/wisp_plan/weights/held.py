@@ -47,7 +47,7 @@ def held_format(weight: WeightSpec, request: str, formats: Collection[str]) -> P
         return None
     stored = None if weight.role == "head" else weight.stored
     if stored is None:
-        is_quantized = any(source.stored is not None for source in weight.sources)
+        is_quantized = any(source.is_quantized for source in weight.sources)
         packed = None if is_quantized or request == AUTO else _rounded(request, weight.shape[-1])
     else:
         packed = packed_scheme(stored.scheme)
@@ -126,7 +126,9 @@ def describe_held(weights: Iterable[WeightSpec]) -> str:
             head = f"head {_described(weight)}"
         if weight.role != "projection":
             continue
-        titles = [source.stored.title if source.stored else "" for source in weight.sources]
+        titles = [
+            source.stored.title if source.stored and source.is_quantized else "" for source in weight.sources
+        ]
         if weight.held is None and any(titles):
             for source, title in zip(weight.sources, titles, strict=True):
                 dequantized[title or BF16] += math.prod(map(len, source.slices))

@@ -12,14 +12,20 @@ from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
 from wisp_plan.quantization.config import GGUF, stored_format
 from wisp_plan.quantization.layer_names import LayerNames
-from wisp_plan.quantization.scheme import Quantization, Rule
-from wisp_plan.quantization.stored_format import StoredFormat, StoredPart
+from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
+from wisp_plan.quantization.stored_format import VALUES, StoredFormat, StoredPart
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES, WeightSource, WeightSpec
 from wisp_plan.weights.declaration import declare
 
 _QUANTIZED_ROLES = ("projection", "head")
 """Roles of weights that a ``quantization_config`` means; of GGUF, every matrix."""
+
+TRANSPOSED = StoredFormat(
+    Scheme("transposed", "plain", 1, 1),
+    (StoredPart(VALUES, "{weight}", COMPUTABLE_DTYPES, is_transposed=True),),
+)
+"""Format of unquantized matrices ``[in, out]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ def as_stored(
             other than GGUF's.
     """
     if quantization is None:
-        return tuple(weights)
+        return tuple(map(_unquantized, weights))
     return tuple(_as_stored(weight, tensors, quantization) for weight in weights)
 
 
@@ -71,8 +77,9 @@ def spec_as_stored(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> ModelS
         name
         for weight in declare(spec)
         if weight.role in _QUANTIZED_ROLES
-        for name in (source.tensor.removesuffix(".weight") for source in weight.sources)
-        if quantization.scheme_of(name) and _is_computable(tensors.get(f"{name}.weight"))
+        for source in weight.sources
+        if quantization.scheme_of(name := source.tensor.removesuffix(".weight"))
+        and _is_computable(tensors.get(source.tensor))
     ]
     rules = (Rule(LayerNames(tuple(names)), None), *quantization.rules) if names else quantization.rules
     return replace(spec, quantization=replace(quantization, rules=rules))
@@ -86,6 +93,16 @@ def part_sources(weight: WeightSpec, source: WeightSource) -> tuple[PartSource, 
     """
     assert source.stored is not None
     return tuple(_part_source(weight, source, part) for part in source.stored.parts)
+
+
+def _unquantized(weight: WeightSpec) -> WeightSpec:
+    if not any(source.is_transposed for source in weight.sources):
+        return weight
+    return replace(weight, sources=tuple(replace(each, stored=_plain(each)) for each in weight.sources))
+
+
+def _plain(source: WeightSource) -> StoredFormat | None:
+    return TRANSPOSED if source.is_transposed else None
 
 
 def _as_stored(
@@ -115,11 +132,11 @@ def _format_of_source(
     source: WeightSource, tensors: Mapping[str, TensorInfo], quantization: Quantization
 ) -> StoredFormat | None:
     if _is_computable(tensors.get(source.tensor)):
-        return None
+        return _plain(source)
     scheme = quantization.scheme_of(source.tensor.removesuffix(".weight"))
     if scheme is None:
-        return None
-    columns = (source.view or source.shape)[-1]
+        return _plain(source)
+    columns = source.extents[-1]
     if scheme.rows == 1 and scheme.columns and columns % scheme.columns:
         raise TensorsMismatch(
             f"{source.tensor} has {columns} columns, which do not split into the groups of {scheme.columns} "
@@ -149,12 +166,12 @@ def _is_computable(info: TensorInfo | None) -> bool:
 
 
 def _name(stored: StoredFormat | None) -> str:
-    return "unquantized" if stored is None else f"as {stored.name}"
+    return f"as {stored.name}" if stored is not None and stored.is_quantized else "unquantized"
 
 
 def _part_source(weight: WeightSpec, source: WeightSource, part: StoredPart) -> PartSource:
     assert source.stored is not None
-    *leading, out, into = source.view or source.shape
+    *leading, out, into = source.extents
     *outer, rows, columns = source.slices
     view = (*leading, blocks(out, part.rows), blocks(into, part.columns))
     shape = (*view[:-1], view[-1] // part.tail, part.tail) if part.tail else view

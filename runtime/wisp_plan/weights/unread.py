@@ -93,7 +93,7 @@ def _unread(schemes: Mapping[str, Scheme | None], tensors: Iterable[TensorInfo])
 def _layers(weights: Iterable[WeightSpec]) -> dict[str, Scheme | None]:
     """Return the scheme of every module that has a weight, by its name; None: it is not quantized."""
     return {
-        source.tensor.rpartition(".")[0]: source.stored.scheme if source.stored else None
+        source.tensor.rpartition(".")[0]: source.scheme
         for weight in weights
         if weight.role != "bias"  # of a module whose weight is listed
         for source in weight.sources

@@ -31,6 +31,8 @@ def dequantize(scheme: Scheme, parts: Mapping[str, Array], shape: tuple[int, int
         from wisp_runtime.weights.gguf_blocks.dequantize import dequantize as dequantize_blocks  # GGUF alone
 
         return dequantize_blocks(scheme.block_type, parts[VALUES])[:, : shape[1]]
+    if scheme.kind == "plain":
+        return parts[VALUES].astype(np.float32)
     numbers = numbers_of(scheme, parts, shape)
     numbers *= _spread(scales_of(scheme, parts), scheme.rows, scheme.columns, shape, parts.get("group"))
     return numbers

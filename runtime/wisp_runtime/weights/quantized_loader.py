@@ -1,4 +1,4 @@
-"""Load a chunk of a quantized weight: its rows as the device holds them, or dequantized."""
+"""Load a chunk of a quantized or transposed weight: its rows as the device holds them, or dequantized."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def load_chunk(chunk: QuantizedChunk, files: Files, weights: Weights, uploader: 
         WeightsUnreadable: a file ended, or a part of a layer cannot be used.
     """
     spec = weights.specs[chunk.weight]
-    if spec.compact is not None:
+    if not chunk.stored.is_quantized:
+        _load_dequantized(chunk, files, weights, uploader)
+    elif spec.compact is not None:
         _load_compact(chunk, files, weights, uploader, spec.compact)
     elif spec.held is not None:
         _load_held(chunk, files, weights, uploader, spec.held)
