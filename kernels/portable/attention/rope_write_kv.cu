@@ -1,6 +1,6 @@
 // rope_write_kv.cu: optional QK-norm and RoPE on q and k; k and v to the paged cache.
 //
-//   qkv : [N, (Hq + 2 Hkv) * Dh] bf16, row-major: q, k, v; q is overwritten, k and v are only read
+//   qkv : [N, (Hq + 2 Hkv) * Dh] bf16, rows `row_stride` elements apart: q, k, v; q is overwritten
 //   q_norm, k_norm : [Dh] bf16 or null     cosines, sines : [S, R / 2] float32     positions : [N] int32
 //   slots : [N] int64, block * Tb + offset; -1 writes nothing     keys, values : [P, Hkv, Tb, Dh] bf16
 //   math : float32, rounded once on store; RoPE pairs channel i of the first R with channel i + R / 2; R may be 0
@@ -18,6 +18,7 @@ constexpr int kThreads = WISP_ROPE_THREADS;
 
 // By value, as ops/cuda/attention/rope.py fills it.
 struct Shape {
+  int64_t row_stride;
   int tokens, query_heads, kv_heads, head_size;
   int rotary_size;   // R
   int positions;     // S
@@ -128,7 +129,7 @@ __device__ __forceinline__ void rope(bf16* qkv, const bf16* q_norm, const bf16* 
   pdl_wait();
 
   // 2. Load the head, its position and its slot.
-  bf16* source = qkv + static_cast<int64_t>(row) * shape.head_size;
+  bf16* source = qkv + token * shape.row_stride + head * shape.head_size;
   int position = 0, slot = -1;
   if (mine.has_first) {
     position = min(max(positions[token], 0), shape.positions - 1);

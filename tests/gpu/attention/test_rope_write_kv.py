@@ -67,9 +67,15 @@ def expected(one, heads, norms, *, offset=0):
     return q, keys, values
 
 
-def run(device, one, heads, norms, *, is_zero_centred=False):
-    """Return the same from the kernel, and the whole of qkv; q lies in it."""
-    qkv, keys, values = to_device(one["qkv"]), full_nan(one["cache"], BF16), full_nan(one["cache"], BF16)
+def run(device, one, heads, norms, *, is_zero_centred=False, more=0):
+    """Return the same from the kernel, and the whole of qkv; q lies in it.
+
+    Rows have ``more`` columns behind.
+    """
+    keys, values = full_nan(one["cache"], BF16), full_nan(one["cache"], BF16)
+    columns = one["qkv"].shape[1]
+    behind = np.full((len(one["qkv"]), more), np.nan, BF16)
+    qkv = to_device(np.concatenate((one["qkv"], behind), 1))[:, :columns]
     weights = (None, None) if norms is None else tuple(map(to_device, norms))
     tables = to_device(one["cosines"]), to_device(one["sines"])
     where = to_device(one["positions"]), to_device(one["slots"])
@@ -78,7 +84,7 @@ def run(device, one, heads, norms, *, is_zero_centred=False):
     )
     assert q.data.ptr == qkv.data.ptr
     assert q.strides == (qkv.strides[0], 2 * heads[2], 2)
-    after = to_host(qkv)
+    after = to_host(cp.ascontiguousarray(qkv.view(np.uint16))).view(BF16)
     q = after[:, : heads[0] * heads[2]].astype(np.float32).reshape(q.shape)
     return q, to_host_float32(keys), to_host_float32(values), after
 
@@ -112,6 +118,16 @@ def test_zero_centred_norms_of_heads_have_a_factor_of_one_more(
     assert np.allclose(q, want_q, rtol=HALF_ULP, atol=NOISE)
     assert np.allclose(keys, want_keys, rtol=HALF_ULP, atol=NOISE, equal_nan=True)
     assert np.array_equal(values, want_values, equal_nan=True)
+
+
+def test_rows_of_heads_may_be_apart(device, random, random_bf16):
+    heads = (24, 4, 256)
+    one = case(random, random_bf16, heads, 64, 16, 9)
+    norms = random_bf16(heads[2:]), random_bf16(heads[2:])
+    q, keys, *_ = run(device, one, heads, norms, more=6144)
+    want_q, want_keys, _ = expected(one, heads, norms)
+    assert np.allclose(q, want_q, rtol=HALF_ULP, atol=NOISE)
+    assert np.allclose(keys, want_keys, rtol=HALF_ULP, atol=NOISE, equal_nan=True)
 
 
 def test_a_chunk_of_8192_tokens_reaches_its_slots(device, random, random_bf16):
@@ -161,7 +177,8 @@ def test_arrays_that_do_not_fit_are_refused(device):
     refused = (
         {"heads": (2, 1, 60), "qkv": full_nan((2, 240), BF16), "keys": full_nan((3, 1, 16, 60), BF16)},
         {"heads": (2, 2, 64)},
-        {"qkv": full_nan((2, 512), BF16)[:, :256]},
+        {"qkv": full_nan((2, 260), BF16)[:, :256]},  # rows apart by no multiple of 16 bytes
+        {"qkv": full_nan((2, 512), BF16)[:, 4:260]},
         {"cosines": full_nan((9, 36), np.float32), "sines": full_nan((9, 36), np.float32)},  # R > Dh
         {"cosines": full_nan((9, 30), np.float32), "sines": full_nan((9, 30), np.float32)},  # R % 8
         {"sines": full_nan((8, 32), np.float32)},

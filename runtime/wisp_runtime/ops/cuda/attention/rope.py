@@ -10,7 +10,7 @@ import numpy as np
 
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.device.manifest import constants
@@ -24,6 +24,7 @@ class _Shape(ctypes.Structure):
     """``Shape`` of rope_write_kv.cu."""
 
     _fields_ = (
+        ("row_stride", ctypes.c_int64),
         *(
             (name, ctypes.c_int32)
             for name in ("tokens", "query_heads", "kv_heads", "head_size", "rotary_size")
@@ -74,7 +75,8 @@ class Rope:
         """Normalise q and k by head if there are norms, apply RoPE to both, write k and v to a layer's cache.
 
         Args:
-            qkv: ``[N, (Hq + 2 Hkv) * Dh]`` bf16, contiguous: q, k, v. q is overwritten.
+            qkv: ``[N, (Hq + 2 Hkv) * Dh]`` bf16: q, k, v. q is overwritten. Rows may be apart, by a multiple of
+                8 elements.
             heads: ``(Hq, Hkv, Dh)``; Dh a multiple of 8 up to 256.
             q_norm, k_norm: ``[Dh]`` bf16, weights of the norms, or None.
             eps: added to the mean square of the norms.
@@ -95,14 +97,14 @@ class Rope:
         """
         norms = q_norm, k_norm
         has_norms = q_norm is not None, k_norm is not None
-        shapes = qkv.shape, cosines.shape, positions.shape, slots.shape, keys.shape
+        shapes = qkv.shape, qkv.strides, cosines.shape, positions.shape, slots.shape, keys.shape
         key = heads, has_norms, eps, *shapes, is_interleaved, is_zero_centred
         plan = self._plans.get(key)
         if plan is None:
             check_step(_OP, heads, cosines, sines, positions, slots, keys, values)
             _check_heads(qkv, len(positions), heads, norms, cosines, is_interleaved)
             options = is_interleaved, eps, is_zero_centred
-            plan = self._plan(heads, cosines, positions, keys, options)
+            plan = self._plan(qkv, heads, cosines, positions, keys, options)
             remember(self._plans, key, plan)
         arrays = qkv, *norms, cosines, sines, positions, slots, keys, values
         plan.kernel.launch(plan.grid, _THREADS, *arrays, plan.shape)
@@ -110,6 +112,7 @@ class Rope:
 
     def _plan(
         self,
+        qkv: Array,
         heads: tuple[int, int, int],
         cosines: Array,
         positions: Array,
@@ -122,12 +125,13 @@ class Rope:
         lanes = _lanes(size, 4 if is_narrow else 8)
         all_heads = query_heads + 2 * kv_heads
         shape = _Shape(
+            qkv.strides[0] // BF16.itemsize,
             *(tokens, query_heads, kv_heads, size, rotary_size),
             *(len(cosines), keys.shape[2], lanes, *options),
         )
         kernel = self._device.kernels.get(_OP, _OP + "_narrow" if is_narrow else _OP)
         grid = (-(-tokens * all_heads * lanes // _THREADS),)
-        strides = 2 * all_heads * size, 2 * size, 2
+        strides = qkv.strides[0], 2 * size, 2
         return _Plan(kernel, grid, shape, (tokens, query_heads, size), strides)
 
 
@@ -145,7 +149,12 @@ def _check_heads(
     is_interleaved: bool,
 ) -> None:
     (queries, kv_heads, size), rotary_size = heads, 2 * cosines.shape[1]
-    require(_OP, "qkv", qkv, (tokens, (queries + 2 * kv_heads) * size), BF16)
+    shape = tokens, (queries + 2 * kv_heads) * size
+    is_dense = qkv.dtype == BF16 and qkv.strides[-1] == BF16.itemsize and qkv.strides[0] % 16 == 0
+    found = f"{list(qkv.shape)} {qkv.dtype} with strides {qkv.strides}"
+    fits = qkv.shape == shape and is_dense
+    require_true(fits, f"{_OP}: qkv is {found}, must be rows of heads, {list(shape)} bf16")
+    require_aligned(_OP, "qkv", qkv)
     given = {name: norm for name, norm in zip(("q_norm", "k_norm"), norms, strict=True) if norm is not None}
     for name, norm in given.items():
         require(_OP, name, norm, (size,), BF16)
