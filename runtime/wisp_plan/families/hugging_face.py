@@ -7,28 +7,34 @@ up. Each kind of mixer and feed-forward block is declared by a function of its o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
+from wisp_plan.families.hybrid.delta_net_weights import delta_net_weights
 from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.layer import NormSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.weight import GateUpRows, RotaryRows, WeightSpec, stacked
+from wisp_plan.spec.weight import GateUpRows, Role, RotaryRows, WeightSource, WeightSpec, part_of, stacked
 
 
 def decoder_weights(spec: ModelSpec) -> Iterator[WeightSpec]:
     """Declare the weights in the order in which a step reads them; tied embeddings need no ``lm_head``."""
     table = spec.vocab, spec.hidden
-    embeddings = stacked(("model.embed_tokens.weight", table))
+    embeddings = stacked((f"{spec.tensors}.embed_tokens.weight", table))
     yield WeightSpec("embeddings.weight", table, embeddings, "embedding")
     for index, layer in enumerate(spec.layers):
-        name, tensor = f"layers.{index}", f"model.layers.{index}"
+        name, tensor = f"layers.{index}", f"{spec.tensors}.layers.{index}"
         if layer.mixer is not None:
-            yield norm_weight(f"{name}.input_norm", f"{tensor}.input_layernorm", spec.hidden)
+            yield norm_weight(f"{name}.input_norm", f"{tensor}.input_layernorm", spec.hidden, layer.norms)
             yield from LAYER_WEIGHTS[type(layer.mixer)](layer.mixer, spec.hidden, name, tensor)
         if layer.ffn is not None:
-            yield norm_weight(f"{name}.mlp_norm", f"{tensor}.post_attention_layernorm", spec.hidden)
+            yield norm_weight(
+                f"{name}.mlp_norm", f"{tensor}.post_attention_layernorm", spec.hidden, layer.norms
+            )
             yield from LAYER_WEIGHTS[type(layer.ffn)](layer.ffn, spec.hidden, name, tensor)
-    yield norm_weight("norm", "model.norm", spec.hidden)
+    yield norm_weight("norm", f"{spec.tensors}.norm", spec.hidden, spec.final_norm)
     if not spec.ties_embeddings:
         yield WeightSpec("head.weight", table, stacked(("lm_head.weight", table)), "head")
 
@@ -36,13 +42,14 @@ def decoder_weights(spec: ModelSpec) -> Iterator[WeightSpec]:
 def attention_weights(spec: AttentionSpec, hidden: int, name: str, tensor: str) -> Iterator[WeightSpec]:
     """Declare the attention of a layer, which is ``name`` in the model and ``tensor`` in the checkpoint."""
     tensor += ".self_attn"
-    parts = (("q_proj", spec.query_size), ("k_proj", spec.kv_size), ("v_proj", spec.kv_size))
-    outputs = spec.query_size + 2 * spec.kv_size
-    heads: dict[str, Any] = {"shard_axis": 0, "shard_unit": spec.head_size, "rows": rotary_rows(spec)}
-    weights = stacked(*((f"{tensor}.{part}.weight", (size, hidden)) for part, size in parts))
+    outputs = spec.query_size * (2 if spec.has_output_gate else 1) + 2 * spec.kv_size
+    heads: dict[str, Any] = {"rows": rotary_rows(spec)}
+    if not spec.has_output_gate:
+        heads |= {"shard_axis": 0, "shard_unit": spec.head_size}
+    weights = _qkv_sources(spec, f"{tensor}.{{}}_proj.weight", (hidden,))
     yield WeightSpec(f"{name}.qkv.weight", (outputs, hidden), weights, "projection", **heads)
     if spec.has_qkv_bias:
-        biases = stacked(*((f"{tensor}.{part}.bias", (size,)) for part, size in parts))
+        biases = _qkv_sources(spec, f"{tensor}.{{}}_proj.bias", ())
         yield WeightSpec(f"{name}.qkv.bias", (outputs,), biases, "bias", **heads)
     if spec.has_qk_norm:
         yield norm_weight(f"{name}.q_norm", f"{tensor}.q_norm", spec.head_size)
@@ -54,6 +61,31 @@ def attention_weights(spec: AttentionSpec, hidden: int, name: str, tensor: str) 
     yield row_parallel(f"{name}.output", f"{tensor}.o_proj", shape, unit=spec.head_size)
     if spec.has_output_bias:
         yield row_parallel_bias(f"{name}.output", f"{tensor}.o_proj", hidden)
+
+
+def _qkv_sources(spec: AttentionSpec, tensor: str, inputs: tuple[int, ...]) -> tuple[WeightSource, ...]:
+    """Return the sources of Q, K, V and then the gate; a tensor with a gate has it below each head of Q.
+
+    Args:
+        tensor: name with ``{}`` for the letter.
+        inputs: axes after the rows.
+    """
+    kv = spec.kv_size, *inputs
+    k_and_v = (tensor.format("k"), kv), (tensor.format("v"), kv)
+    if not spec.has_output_gate:
+        return stacked((tensor.format("q"), (spec.query_size, *inputs)), *k_and_v)
+    size, zeros = spec.head_size, (0,) * len(inputs)
+
+    def part(head: int, half: int, target: int) -> WeightSource:
+        first = (2 * head + half) * size
+        slices = range(first, first + size), *map(range, inputs)
+        shape = 2 * spec.query_size, *inputs
+        return part_of(tensor.format("q"), shape, slices, (target + head * size, *zeros))
+
+    moved = (replace(source, at=(spec.query_size + source.at[0], *zeros)) for source in stacked(*k_and_v))
+    queries = (part(head, 0, 0) for head in range(spec.heads))
+    gates = (part(head, 1, spec.query_size + 2 * spec.kv_size) for head in range(spec.heads))
+    return *queries, *moved, *gates
 
 
 def dense_weights(spec: DenseSpec, hidden: int, name: str, tensor: str) -> Iterator[WeightSpec]:
@@ -74,14 +106,16 @@ DeclareLayer = Callable[[Any, int, str, str], Iterator[WeightSpec]]
 
 LAYER_WEIGHTS: dict[type[Any], DeclareLayer] = {
     AttentionSpec: attention_weights,
+    DeltaNetSpec: delta_net_weights,
     DenseSpec: dense_weights,
 }
 """Declaration of each kind of mixer and feed-forward block, by the type of its spec."""
 
 
-def norm_weight(name: str, tensor: str, size: int) -> WeightSpec:
-    """Declare the weight of a norm over ``size`` channels."""
-    return WeightSpec(f"{name}.weight", (size,), stacked((f"{tensor}.weight", (size,))), "norm")
+def norm_weight(name: str, tensor: str, size: int, norms: NormSpec | None = None) -> WeightSpec:
+    """Declare the weight of a norm over ``size`` channels; about 0 if it is zero-centred, else about 1."""
+    role: Role = "parameter" if norms is not None and norms.is_zero_centred else "norm"
+    return WeightSpec(f"{name}.weight", (size,), stacked((f"{tensor}.weight", (size,))), role)
 
 
 def row_parallel(name: str, tensor: str, shape: tuple[int, int], *, unit: int = 1) -> WeightSpec:
@@ -99,4 +133,5 @@ def row_parallel_bias(name: str, tensor: str, size: int) -> WeightSpec:
 def rotary_rows(spec: AttentionSpec) -> RotaryRows | None:
     """Return the row structure of Q, K and V; None where a GEMM cannot apply RoPE to them itself."""
     rotates_all = spec.rotary_size == spec.head_size
-    return RotaryRows(spec.head_size) if rotates_all and not spec.has_qk_norm else None
+    is_plain = rotates_all and not spec.has_qk_norm and not spec.has_output_gate
+    return RotaryRows(spec.head_size) if is_plain else None

@@ -40,6 +40,7 @@ class ModelSpec:
         bos_token_id, eos_token_ids: tokens that begin and end a text.
         dtype: dtype of the checkpoint's weights, in safetensors' words (``BF16``).
         quantization: quantized layers of the checkpoint; None: there are none.
+        tensors: prefix of the checkpoint's tensors; the head has none.
     """
 
     architecture: str
@@ -54,6 +55,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...] = ()
     dtype: str = "BF16"
     quantization: Quantization | None = None
+    tensors: str = "model"
 
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return the different layers, in order of their first, each with the indices of its equals."""

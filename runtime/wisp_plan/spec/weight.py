@@ -103,6 +103,7 @@ class WeightSpec:
         dtype: safetensors' name of the dtype in which it is held; None: the device's own.
         held: packed format in which a GPU holds it; None: it is held unquantized.
         compact: compact format in which the CPU holds it; None: it is held in float32.
+        is_rounded: whether ``--quantization`` rounds it, if the checkpoint stores it unquantized.
     """
 
     name: str
@@ -116,6 +117,7 @@ class WeightSpec:
     dtype: str | None = None
     held: PackedFormat | None = None
     compact: CompactFormat | None = None
+    is_rounded: bool = True
 
     @property
     def is_matrix(self) -> bool:

@@ -48,7 +48,8 @@ def held_format(weight: WeightSpec, request: str, formats: Collection[str]) -> P
     stored = None if weight.role == "head" else weight.stored
     if stored is None:
         is_quantized = any(source.is_quantized for source in weight.sources)
-        packed = None if is_quantized or request == AUTO else _rounded(request, weight.shape[-1])
+        is_kept = is_quantized or request == AUTO or not weight.is_rounded
+        packed = None if is_kept else _rounded(request, weight.shape[-1])
     else:
         packed = packed_scheme(stored.scheme)
     if packed is None or packed.name not in formats or not _fits(packed, weight):

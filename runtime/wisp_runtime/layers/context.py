@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from wisp_plan.spec.layer import NormSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
@@ -36,3 +37,8 @@ class LayerContext:
     def prefix(self) -> str:
         """Prefix of the layer's weights, ``layers.3``."""
         return f"layers.{self.index}"
+
+    @property
+    def norms(self) -> NormSpec:
+        """Norms of the layer."""
+        return self.model.layers[self.index].norms

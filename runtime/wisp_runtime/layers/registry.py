@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec
 from wisp_runtime.batch import Array, Batch
@@ -18,6 +19,7 @@ from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import GatedMLP
 from wisp_runtime.layers.mixers.attention import Attention
+from wisp_runtime.layers.mixers.delta_net import DeltaNet
 
 
 class Mixer(Protocol):
@@ -40,7 +42,10 @@ class Ffn(Protocol):
         ...
 
 
-MIXERS: dict[type[Any], Callable[[LayerContext, Any], Mixer]] = {AttentionSpec: Attention}
+MIXERS: dict[type[Any], Callable[[LayerContext, Any], Mixer]] = {
+    AttentionSpec: Attention,
+    DeltaNetSpec: DeltaNet,
+}
 """Constructor of each kind of mixer."""
 
 FFNS: dict[type[Any], Callable[[LayerContext, Any], Ffn]] = {DenseSpec: GatedMLP}

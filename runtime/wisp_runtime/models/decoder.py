@@ -58,7 +58,7 @@ class Layer:
 
 
 def _norm(context: LayerContext, name: str, norms: NormSpec) -> RMSNorm:
-    return RMSNorm(context.ops, context.weights, f"{context.prefix}.{name}", norms.eps)
+    return RMSNorm(context.ops, context.weights, f"{context.prefix}.{name}", norms)
 
 
 class Decoder:
@@ -83,7 +83,7 @@ class Decoder:
             Layer(LayerContext(ops, weights, spec, index, self._ropes, comm), layer)
             for index, layer in enumerate(spec.layers)
         ]
-        self._norm = RMSNorm(ops, weights, "norm", spec.final_norm.eps)
+        self._norm = RMSNorm(ops, weights, "norm", spec.final_norm)
         self._head = weights[f"{'embeddings' if spec.ties_embeddings else 'head'}.weight"]
 
     def forward(self, batch: Batch, cache: ModelCache, probe: Probe | None = None) -> Output:

@@ -71,10 +71,10 @@ class MockOps(CpuOps):
     def embedding(self, tokens, table):
         return self.launch("embedding", len(tokens), table.inputs)
 
-    def rmsnorm(self, x, weight, *, eps):
+    def rmsnorm(self, x, weight, *, eps, is_zero_centred=False):
         return self.launch("rmsnorm", *x.shape)
 
-    def add_rmsnorm(self, x, residual, weight, *, eps, rows=None):
+    def add_rmsnorm(self, x, residual, weight, *, eps, rows=None, is_zero_centred=False):
         return self.launch("add_rmsnorm", *x.shape)
 
     def gather_rows(self, x, rows):

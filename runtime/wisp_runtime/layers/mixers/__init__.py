@@ -1,1 +1,1 @@
-"""Token mixers: attention."""
+"""Token mixers: attention, recurrence."""

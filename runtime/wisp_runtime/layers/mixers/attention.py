@@ -27,13 +27,15 @@ class Attention:
         self._qkv, self._qkv_bias = weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias")
         self._sinks = weights[f"{name}.sinks"] if spec.has_sinks else None
         self._output = Linear(context.ops, weights, f"{name}.output")
+        norms = context.norms
         self._heads = HeadLayout(
             spec.heads,
             spec.kv_heads,
             spec.head_size,
             weights.get(f"{name}.q_norm.weight"),
             weights.get(f"{name}.k_norm.weight"),
-            context.model.layers[context.index].norms.eps,
+            norms.eps,
+            norms.is_zero_centred,
         )
 
     def __call__(self, x: Array, batch: Batch, cache: ModelCache, rows: Array | None = None) -> Array:
@@ -46,9 +48,13 @@ class Attention:
         layer = cache.of_layer(self._layer)
         keys, values = layer.arrays
         batch = batch.of_group(layer.group)
-        projected = x, self._qkv, self._qkv_bias, self._heads, self._rope
-        q = ops.project_qkv(*projected, batch, keys, values, layer.encoding)
+        arguments = x, self._qkv, self._qkv_bias, self._heads, self._rope, batch, keys, values, layer.encoding
+        q, gate = (
+            ops.project_gated_qkv(*arguments) if spec.has_output_gate else (ops.project_qkv(*arguments), None)
+        )
         options: dict[str, Any] = {"scale": self._scale, "window": spec.window, "sinks": self._sinks}
         mixed = ops.paged_attention(q, keys, values, batch, **options, encoding=layer.encoding)
         mixed = mixed.reshape(len(x), -1)
+        if gate is not None:
+            return self._output(ops.gate_heads(mixed, gate, rows))
         return self._output(mixed if rows is None else ops.gather_rows(mixed, rows))

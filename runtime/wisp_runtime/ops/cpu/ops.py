@@ -15,18 +15,18 @@ import numpy as np
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.weights.layout import ALIGNMENT_ELEMENTS, padded
-from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
+from wisp_runtime.batch import Array, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.compact import CompactMatrix, compact_embedding, compact_linear, compact_matrix
+from wisp_runtime.ops.cpu.head_projections import HeadProjections
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
-from wisp_runtime.ops.cpu.paged_attention import PagedAttention
 from wisp_runtime.ops.cpu.recurrent import RecurrentMixers
 from wisp_runtime.ops.cpu.thread_choice import choose_threads
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, Encodings, HeadLayout, KvEncoding, RopeTable
+from wisp_runtime.ops.protocol.attention import Encodings, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
 from wisp_runtime.ops.protocol.upload import (
@@ -47,7 +47,7 @@ def _dtype(weight: WeightSpec) -> np.dtype[Any]:
     return STORED[weight.dtype or "F32"]
 
 
-class CpuOps(PagedAttention, RecurrentMixers):
+class CpuOps(HeadProjections, RecurrentMixers):
     """NumPy as a device.
 
     Args:
@@ -181,13 +181,20 @@ class CpuOps(PagedAttention, RecurrentMixers):
             return compact_embedding(tokens, table)
         return reference.embedding(tokens, table)
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
         """See :func:`.reference.rmsnorm`."""
         checks.same_shape("weight", weight, x.shape[-1:])
-        return reference.rmsnorm(x, weight, eps=eps)
+        return reference.rmsnorm(x, weight, eps=eps, is_zero_centred=is_zero_centred)
 
     def add_rmsnorm(
-        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+        self,
+        x: Array,
+        residual: Array,
+        weight: Array,
+        *,
+        eps: float,
+        rows: Array | None = None,
+        is_zero_centred: bool = False,
     ) -> Array:
         """See :func:`.reference.add_rmsnorm`."""
         checks.same_shape("weight", weight, x.shape[-1:])
@@ -197,7 +204,7 @@ class CpuOps(PagedAttention, RecurrentMixers):
             checks.columns("residual", residual, x.shape[-1])
             checks.same_shape("x", x, (len(rows), residual.shape[1]))
             checks.ascending("rows", rows, len(residual))
-        return reference.add_rmsnorm(x, residual, weight, eps=eps, rows=rows)
+        return reference.add_rmsnorm(x, residual, weight, eps=eps, rows=rows, is_zero_centred=is_zero_centred)
 
     def gather_rows(self, x: Array, rows: Array) -> Array:
         """See :func:`.reference.gather_rows`; a row outside of ``x`` raises ShapeError."""
@@ -228,38 +235,6 @@ class CpuOps(PagedAttention, RecurrentMixers):
     def logits(self, x: Array, weight: PackedMatrix | CompactMatrix) -> Array:
         """See :func:`.reference.linear`."""
         return self.linear(x, weight)
-
-    def project_qkv(
-        self,
-        x: Array,
-        weight: PackedMatrix | CompactMatrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
-    ) -> Array:
-        """See :func:`.reference.linear`, :func:`.reference.rope` and :func:`.reference.write_kv`."""
-        qkv = self.linear(x, weight, bias)
-        checks.columns("qkv", qkv, (heads.queries + 2 * heads.keys) * heads.size)
-        split = qkv.reshape(len(qkv), -1, heads.size)
-        q, k = split[:, : heads.queries], split[:, heads.queries : heads.queries + heads.keys]
-        if heads.q_norm is not None:
-            q[:] = self.rmsnorm(q, heads.q_norm, eps=heads.eps)
-        if heads.k_norm is not None:
-            k[:] = self.rmsnorm(k, heads.k_norm, eps=heads.eps)
-        checks.indices("positions", batch.positions, len(rope.cosines))
-        cosines, sines = rope.cosines[batch.positions], rope.sines[batch.positions]
-        self.rope(split[:, : heads.queries + heads.keys], cosines, sines)
-        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values, encoding)
-        return q
-
-    def rope(self, x: Array, cosines: Array, sines: Array) -> None:
-        """See :func:`.reference.rope`."""
-        checks.rope(x, cosines, sines)
-        reference.rope(x, cosines, sines)
 
     def persistent_kernel(
         self,

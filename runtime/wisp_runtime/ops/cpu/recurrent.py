@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops import reference
+from wisp_runtime.ops.cpu.compact import CompactMatrix
+from wisp_runtime.ops.cpu.delta_chunks import delta_rule_in_chunks
+from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 
 
 class RecurrentMixers:
     """Recurrent mixers, as :class:`.ops.CpuOps` has them; states are float32."""
+
+    @abstractmethod
+    def linear(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.linear`."""
+
+    def project_delta_net(
+        self, x: Array, qkvz: PackedMatrix | CompactMatrix, gates: PackedMatrix | CompactMatrix
+    ) -> tuple[Array, Array]:
+        """See :func:`.reference.linear`."""
+        return self.linear(x, qkvz), self.linear(x, gates)
 
     def delta_net(
         self,
@@ -23,8 +38,9 @@ class RecurrentMixers:
         inputs: Array,
         rows: Array | None = None,
     ) -> Array:
-        """See :func:`.reference.delta_net`."""
+        """See :func:`.reference.delta_net`; of several tokens the recurrence is chunked."""
         checks.delta_net(projected, gates, weights, spec, batch)
         checks.same_shape("states", states, (len(inputs), *spec.cache().shapes[0]))
         checks.same_shape("inputs", inputs, (len(states), *spec.cache().shapes[1]))
-        return reference.delta_net(projected, gates, weights, spec, batch, states, inputs, rows)
+        given = projected, gates, weights, spec, batch, states, inputs, rows
+        return reference.delta_net(*given, rule=delta_rule_in_chunks)

@@ -19,6 +19,7 @@ from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, KernelsMissing
 from wisp_runtime.ops.cuda.attention.batch_mix import BatchMix
 from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention, op_of
+from wisp_runtime.ops.cuda.attention.gated_attention import GatedAttention
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
 from wisp_runtime.ops.cuda.attention.quantized_prefill import QuantizedPrefill
 from wisp_runtime.ops.cuda.attention.rope import Rope
@@ -28,6 +29,7 @@ from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.elementwise.embedding import Embedding
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
+from wisp_runtime.ops.cuda.elementwise.row_norms import RowNorms
 from wisp_runtime.ops.cuda.elementwise.rows import GatherRows
 from wisp_runtime.ops.cuda.gemm.linear import Linear, Matrix
 from wisp_runtime.ops.cuda.gemm.planner import data_parallel_plan
@@ -60,7 +62,7 @@ _MAX_FUSED_ROPE_TOKENS = 768
 """Tokens of a GEMM that applies RoPE itself: of more, fetching angles delays it longer than a launch."""
 
 
-class CudaOps(Arenas, RecurrentMixers):
+class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers):
     """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:
@@ -158,16 +160,6 @@ class CudaOps(Arenas, RecurrentMixers):
         sampled = None if self.sampler is None else self.sampler.sampled_tokens
         return self._embedding(tokens, table, sampled, out_name="residual")
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
-        """See :meth:`.norms.Norms.rmsnorm`."""
-        return self._norms.rmsnorm(x, weight, eps=eps, out_name="normed")
-
-    def add_rmsnorm(
-        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
-    ) -> Array:
-        """See :meth:`.norms.Norms.add_rmsnorm`."""
-        return self._norms.add_rmsnorm(x, residual, weight, eps=eps, rows=rows, out_name="normed")
-
     def gather_rows(self, x: Array, rows: Array) -> Array:
         """See :class:`.rows.GatherRows`."""
         return self._gather_rows(x, rows, out_name="rows")
@@ -227,8 +219,12 @@ class CudaOps(Arenas, RecurrentMixers):
         if len(x) <= self._max_fused_rope_tokens and self._can_fuse_rope(weight, heads, rope):
             return self._linear.rotary(x, weight, bias, sizes, *tables, *written, out_name="qkv")
         qkv = self._linear(x, weight, bias, out_name="qkv")
-        norms, is_interleaved = (heads.q_norm, heads.k_norm), interleaved_head_size(weight.permutation) > 0
-        return self._rope(qkv, sizes, *norms, heads.eps, *tables, *written, is_interleaved=is_interleaved)
+        norms = heads.q_norm, heads.k_norm, heads.eps
+        options = {
+            "is_interleaved": interleaved_head_size(weight.permutation) > 0,
+            "is_zero_centred": heads.is_zero_centred,
+        }
+        return self._rope(qkv, sizes, *norms, *tables, *written, **options)
 
     def _can_fuse_rope(self, weight: Matrix, heads: HeadLayout, rope: RopeTable) -> bool:
         if interleaved_head_size(weight.permutation):

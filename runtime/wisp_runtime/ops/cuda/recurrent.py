@@ -5,11 +5,16 @@ from __future__ import annotations
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import KernelsMissing
+from wisp_runtime.ops.cuda.gemm.linear import Matrix
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 
 
 class RecurrentMixers:
     """Recurrent mixers, as :class:`.ops.CudaOps` has them."""
+
+    def project_delta_net(self, x: Array, qkvz: Matrix, gates: Matrix) -> tuple[Array, Array]:  # noqa: ARG002
+        """Refuse, as :meth:`delta_net` does."""
+        raise KernelsMissing("no GPU kernels for Gated DeltaNet. Serve the model with --device cpu.")
 
     def delta_net(
         self,

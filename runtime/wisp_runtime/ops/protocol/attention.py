@@ -21,6 +21,7 @@ class HeadLayout:
         size: Dh.
         q_norm, k_norm: ``[Dh]`` of the device, or None.
         eps: added to the mean square of those norms.
+        is_zero_centred: whether their factor of a channel is one more than its weight.
     """
 
     queries: int
@@ -29,6 +30,7 @@ class HeadLayout:
     q_norm: Array | None = None
     k_norm: Array | None = None
     eps: float = 0.0
+    is_zero_centred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,29 @@ class AttentionOps(Protocol):
         Returns:
             ``[N, Hq, Dh]``; its rows may be farther apart.
         """
+        ...
+
+    def project_gated_qkv(
+        self,
+        x: Array,
+        weight: Matrix,
+        bias: Array | None,
+        heads: HeadLayout,
+        rope: RopeTable,
+        batch: Batch,
+        keys: Array,
+        values: Array,
+        encoding: KvEncoding = UNQUANTIZED,
+    ) -> tuple[Array, Array]:
+        """Compute :meth:`project_qkv` with a gate as wide as Q, whose rows of ``weight`` are below V's.
+
+        Returns:
+            Q, and the gate ``[N, Hq Dh]`` without norm and RoPE; rows of both may be apart.
+        """
+        ...
+
+    def gate_heads(self, mixed: Array, gate: Array, rows: Array | None = None) -> Array:
+        """Return ``mixed * sigmoid(gate)``, both ``[N, Hq Dh]``; of ``rows`` ``[R]`` alone if given."""
         ...
 
     def paged_attention(

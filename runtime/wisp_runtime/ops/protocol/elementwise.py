@@ -15,12 +15,22 @@ class ElementwiseOps(Protocol):
         """Return row ``tokens[n]`` of ``table`` ``[V, D]`` for each n: the residual, ``[N, D]`` float32."""
         ...
 
-    def rmsnorm(self, x: Array, weight: Array, *, eps: float) -> Array:
-        """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``."""
+    def rmsnorm(self, x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
+        """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``.
+
+        Of zero-centred weights the factor is ``1 + weight``, computed in float32.
+        """
         ...
 
     def add_rmsnorm(
-        self, x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None
+        self,
+        x: Array,
+        residual: Array,
+        weight: Array,
+        *,
+        eps: float,
+        rows: Array | None = None,
+        is_zero_centred: bool = False,
     ) -> Array:
         """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum.
 

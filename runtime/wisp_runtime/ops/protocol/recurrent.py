@@ -1,4 +1,4 @@
-"""Recurrent mixers of a device: everything between a mixer's projections in and out, as one operation.
+"""Recurrent mixers of a device: its projections in, and all up to the one out as one operation.
 
 One call has all that a step needs, so that a device chooses what to fuse: a decode step may be a single
 kernel, a prompt's a convolution, a chunked recurrence and a norm.
@@ -11,6 +11,7 @@ from typing import Protocol
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import Array, Batch
+from wisp_runtime.ops.protocol.gemm import Matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,16 @@ class DeltaNetWeights:
 class RecurrentOps(Protocol):
     """Mixers with a state of fixed size a sequence."""
 
+    def project_delta_net(self, x: Array, qkvz: Matrix, gates: Matrix) -> tuple[Array, Array]:
+        """Return ``x W^T`` of both matrices: ``projected`` and ``gates`` of :meth:`delta_net`.
+
+        Args:
+            x: ``[N, D]``.
+            qkvz: ``[C + Hv Dv, D]``.
+            gates: ``[2 Hv, D]``.
+        """
+        ...
+
     def delta_net(
         self,
         projected: Array,
@@ -54,7 +65,7 @@ class RecurrentOps(Protocol):
 
         Args:
             projected: ``[N, C + Hv Dv]``: Q and K of all key heads, V and the output gate Z of all value
-                heads, head after head. C is ``spec.conv_size``.
+                heads, head after head. C is ``spec.conv_size``. Rows may be apart, also those of ``gates``.
             gates: ``[N, 2 Hv]``: b, then a, of all value heads. ``beta = sigmoid(b)``, and the decay is
                 ``exp(-exp(decay) * softplus(a + step_bias))``.
             weights: convolution, decay and norm.

@@ -8,6 +8,7 @@ from wisp_runtime.ops.reference.decode import Decode, decodes
 from wisp_runtime.ops.reference.dense import (
     add_rmsnorm,
     embedding,
+    gate_heads,
     gather_rows,
     linear,
     rmsnorm,
@@ -27,6 +28,7 @@ __all__ = [
     "decodes",
     "delta_net",
     "embedding",
+    "gate_heads",
     "gather_rows",
     "linear",
     "paged_attention",

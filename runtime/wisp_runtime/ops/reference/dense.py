@@ -38,13 +38,14 @@ def embedding(tokens: Array, table: PackedMatrix) -> Array:
     return tiles[tokens // TILE_OUTPUTS, :, tokens % TILE_OUTPUTS]
 
 
-def rmsnorm(x: Array, weight: Array, *, eps: float) -> Array:
+def rmsnorm(x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
     """Scale each row of ``x`` by the inverse of its root mean square, then by ``weight``.
 
     Args:
         x: ``[..., D]`` float32.
         weight: ``[D]`` float32.
         eps: added to the mean square (no unit).
+        is_zero_centred: whether the factor of a channel is one more than its weight.
 
     Returns:
         ``[..., D]`` float32, a new array.
@@ -55,18 +56,26 @@ def rmsnorm(x: Array, weight: Array, *, eps: float) -> Array:
     mean_square /= np.float32(x.shape[-1])
     root = np.sqrt(mean_square + np.float32(eps))
     out = x / root[..., None]
-    out *= weight
+    out *= weight + np.float32(1) if is_zero_centred else weight
     return out
 
 
-def add_rmsnorm(x: Array, residual: Array, weight: Array, *, eps: float, rows: Array | None = None) -> Array:
+def add_rmsnorm(
+    x: Array,
+    residual: Array,
+    weight: Array,
+    *,
+    eps: float,
+    rows: Array | None = None,
+    is_zero_centred: bool = False,
+) -> Array:
     """Add ``x`` into ``residual`` in place, or into its ``rows``; return :func:`rmsnorm` of the sum."""
     if rows is None:
         residual += x
-        return rmsnorm(residual, weight, eps=eps)
+        return rmsnorm(residual, weight, eps=eps, is_zero_centred=is_zero_centred)
     summed = residual[rows] + x
     residual[rows] = summed
-    return rmsnorm(summed, weight, eps=eps)
+    return rmsnorm(summed, weight, eps=eps, is_zero_centred=is_zero_centred)
 
 
 def gather_rows(x: Array, rows: Array) -> Array:
@@ -130,6 +139,15 @@ def rope(x: Array, cosines: Array, sines: Array) -> None:
     pairs += rotated
 
 
+def sigmoid(x: Array) -> Array:
+    """Return ``1 / (1 + exp(-x))``, a new array."""
+    half = np.float32(0.5)
+    out = np.tanh(half * x)
+    out *= half
+    out += half
+    return out
+
+
 def silu(x: Array) -> Array:
     """Return ``x * sigmoid(x)``, a new array."""
     out = np.minimum(-x, _FLOAT32_EXP_MAX)
@@ -145,3 +163,10 @@ def silu_mul(gate_up: Array) -> Array:
     out = silu(gate_up[:, :inner])
     out *= gate_up[:, inner:]
     return out
+
+
+def gate_heads(mixed: Array, gate: Array, rows: Array | None = None) -> Array:
+    """Return ``mixed * sigmoid(gate)``, ``[N, Hq Dh]``, or its ``rows``."""
+    if rows is not None:
+        mixed, gate = mixed[rows], gate[rows]
+    return mixed * sigmoid(gate)

@@ -5,16 +5,19 @@ A sequence whose first token of the step is at position 0 begins with zeros; any
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
-from wisp_runtime.ops.reference.dense import rmsnorm, silu
+from wisp_runtime.ops.reference.dense import rmsnorm, sigmoid, silu
 
 _L2_EPS = 1e-6
+
+DeltaRule = Callable[[Array, Array, Array, Array, Array, Array], Array]
+"""A function with the arguments of :func:`delta_rule`, and its result up to rounding."""
 
 
 def delta_net(
@@ -26,18 +29,19 @@ def delta_net(
     states: Array,
     inputs: Array,
     rows: Array | None = None,
+    rule: DeltaRule | None = None,
 ) -> Array:
-    """See :meth:`.protocol.recurrent.RecurrentOps.delta_net`."""
+    """See :meth:`.protocol.recurrent.RecurrentOps.delta_net`; None is the rule :func:`delta_rule`."""
     conv_size = spec.conv_size
     mixed = causal_conv(projected[:, :conv_size], weights.conv, None, batch, inputs)
     q, k, v = split_heads(mixed, spec)
     beta, decay = delta_gates(gates, weights)
-    out = np.empty_like(v)
+    rule, out = rule or delta_rule, np.empty_like(v)
     for part, slot, is_first in sequences(batch):
         state = states[slot]
         if is_first:
             state[:] = 0
-        out[part] = delta_rule(q[part], k[part], v[part], beta[part], decay[part], state)
+        out[part] = rule(q[part], k[part], v[part], beta[part], decay[part], state)
     z = projected[:, conv_size:].reshape(v.shape)
     if rows is not None:
         out, z = out[rows], z[rows]
@@ -104,12 +108,6 @@ def delta_gates(gates: Array, weights: DeltaNetWeights) -> tuple[Array, Array]:
     heads = gates.shape[1] // 2
     beta = sigmoid(gates[:, :heads])
     return beta, -np.exp(weights.decay) * softplus(gates[:, heads:] + weights.step_bias)
-
-
-def sigmoid(x: Array) -> Array:
-    """Return ``1 / (1 + exp(-x))`` without overflow."""
-    half = np.float32(0.5)
-    return half * np.tanh(half * x) + half
 
 
 def softplus(x: Array) -> Array:

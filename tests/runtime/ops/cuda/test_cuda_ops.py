@@ -94,14 +94,20 @@ def name_of(ops):
 class QkvPath:
     """Path of :meth:`CudaOps.project_qkv`: fused or separate."""
 
+    @staticmethod
+    def rope(*_, is_interleaved, is_zero_centred):
+        assert not is_zero_centred
+        return f"rope{' interleaved' * is_interleaved}"
+
     def __init__(self, ops, fuses_rope):
         self.ops = ops
-        ops._rope = MagicMock(side_effect=lambda *_, is_interleaved: f"rope{' interleaved' * is_interleaved}")
+        ops._rope = MagicMock(side_effect=self.rope)
         ops._linear = MagicMock(fuses_rope=fuses_rope)
         ops._linear.rotary.return_value = "rotary"
 
     def take(self, permutation, size, rotary_size, norm=None, tokens=3):
-        heads = SimpleNamespace(queries=2, keys=1, size=size, q_norm=norm, k_norm=norm, eps=0.0)
+        norms = {"q_norm": norm, "k_norm": norm, "eps": 0.0, "is_zero_centred": False}
+        heads = SimpleNamespace(queries=2, keys=1, size=size, **norms)
         table = np.zeros((9, rotary_size // 2))
         rotary = SimpleNamespace(cosines=table, sines=table)
         weight, batch = SimpleNamespace(permutation=permutation), MagicMock()

@@ -1,0 +1,1 @@
+"""Hybrids: decoders whose layers mix tokens by recurrence in one place, by attention in another."""
