@@ -26,9 +26,10 @@ def decoder_weights(spec: ModelSpec) -> Iterator[WeightSpec]:
     yield WeightSpec("embeddings.weight", table, embeddings, "embedding")
     for index, layer in enumerate(spec.layers):
         name, tensor = f"layers.{index}", f"{spec.tensors}.layers.{index}"
-        if layer.mixer is not None:
+        if layer.mixers:
             yield norm_weight(f"{name}.input_norm", f"{tensor}.input_layernorm", spec.hidden, layer.norms)
-            yield from LAYER_WEIGHTS[type(layer.mixer)](layer.mixer, spec.hidden, name, tensor)
+        for mixer in layer.mixers:
+            yield from LAYER_WEIGHTS[type(mixer)](mixer, spec.hidden, name, tensor)
         if layer.ffn is not None:
             yield norm_weight(
                 f"{name}.mlp_norm", f"{tensor}.post_attention_layernorm", spec.hidden, layer.norms
@@ -39,9 +40,11 @@ def decoder_weights(spec: ModelSpec) -> Iterator[WeightSpec]:
         yield WeightSpec("head.weight", table, stacked(("lm_head.weight", table)), "head")
 
 
-def attention_weights(spec: AttentionSpec, hidden: int, name: str, tensor: str) -> Iterator[WeightSpec]:
+def attention_weights(
+    spec: AttentionSpec, hidden: int, name: str, tensor: str, module: str = "self_attn"
+) -> Iterator[WeightSpec]:
     """Declare the attention of a layer, which is ``name`` in the model and ``tensor`` in the checkpoint."""
-    tensor += ".self_attn"
+    tensor += f".{module}"
     outputs = spec.query_size * (2 if spec.has_output_gate else 1) + 2 * spec.kv_size
     heads: dict[str, Any] = {"rows": rotary_rows(spec)}
     if not spec.has_output_gate:
@@ -88,17 +91,20 @@ def _qkv_sources(spec: AttentionSpec, tensor: str, inputs: tuple[int, ...]) -> t
     return *queries, *moved, *gates
 
 
-def dense_weights(spec: DenseSpec, hidden: int, name: str, tensor: str) -> Iterator[WeightSpec]:
-    """Declare the gated MLP of a layer; arguments as of :func:`attention_weights`."""
-    tensor += ".mlp"
-    parts, rows = ("gate_proj", "up_proj"), GateUpRows()
+def dense_weights(
+    spec: DenseSpec, hidden: int, name: str, tensor: str, module: str = "mlp"
+) -> Iterator[WeightSpec]:
+    """Declare the MLP of a layer; arguments as of :func:`attention_weights`."""
+    tensor += f".{module}"
+    parts, rows = (("gate_proj", "up_proj"), GateUpRows()) if spec.is_gated else (("up_proj",), None)
+    first = f"{name}.{'gate_up' if spec.is_gated else 'up'}"
     weights = stacked(*((f"{tensor}.{part}.weight", (spec.inner, hidden)) for part in parts))
-    shape = 2 * spec.inner, hidden
-    yield WeightSpec(f"{name}.gate_up.weight", shape, weights, "projection", shard_axis=0, rows=rows)
+    shape = len(parts) * spec.inner, hidden
+    yield WeightSpec(f"{first}.weight", shape, weights, "projection", shard_axis=0, rows=rows)
     yield row_parallel(f"{name}.down", f"{tensor}.down_proj", (hidden, spec.inner))
     if spec.has_bias:
         biases = stacked(*((f"{tensor}.{part}.bias", (spec.inner,)) for part in parts))
-        yield WeightSpec(f"{name}.gate_up.bias", shape[:1], biases, "bias", shard_axis=0, rows=rows)
+        yield WeightSpec(f"{first}.bias", shape[:1], biases, "bias", shard_axis=0, rows=rows)
         yield row_parallel_bias(f"{name}.down", f"{tensor}.down_proj", hidden)
 
 

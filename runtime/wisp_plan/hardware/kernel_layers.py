@@ -7,35 +7,51 @@ refuse such a model in one sentence, before a weight is read.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
-from wisp_plan.spec.layer import LayerSpec
+from wisp_plan.spec.layer import LayerSpec, ParallelSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
 
-WITHOUT_KERNELS: Mapping[str, Callable[[LayerSpec], bool]] = {
-    "Gated DeltaNet": lambda layer: isinstance(layer.mixer, DeltaNetSpec),
-    "Mamba-2": lambda layer: isinstance(layer.mixer, MambaSpec),
-    "mixtures of experts": lambda layer: isinstance(layer.ffn, MoeSpec),
-    "activations other than gated SiLU": lambda layer: (
-        isinstance(layer.ffn, DenseSpec) and layer.ffn.activation != "silu"
-    ),
-    "attention with an output gate": lambda layer: (
-        isinstance(layer.mixer, AttentionSpec) and layer.mixer.has_output_gate
-    ),
+T = TypeVar("T")
+HasPart = Callable[[LayerSpec], bool]
+
+
+def _mixer(kind: type[T], has_trait: Callable[[T], bool] = lambda _: True) -> HasPart:
+    return lambda layer: any(isinstance(mixer, kind) and has_trait(mixer) for mixer in layer.mixers)
+
+
+def _ffn(kind: type[T], has_trait: Callable[[T], bool] = lambda _: True) -> HasPart:
+    return lambda layer: isinstance(layer.ffn, kind) and has_trait(layer.ffn)
+
+
+WITHOUT_KERNELS: Mapping[str, HasPart] = {
+    "Gated DeltaNet": _mixer(DeltaNetSpec),
+    "Mamba-2": _mixer(MambaSpec),
+    "mixers in parallel": lambda layer: isinstance(layer.mixer, ParallelSpec),
+    "mixtures of experts": _ffn(MoeSpec),
+    "activations other than gated SiLU": _ffn(DenseSpec, lambda ffn: ffn.activation != "silu"),
+    "scaled results of an MLP": _ffn(DenseSpec, lambda ffn: (ffn.gate_scale, ffn.scale) != (1, 1)),
+    "attention with an output gate": _mixer(AttentionSpec, lambda mixer: mixer.has_output_gate),
     "zero-centred norms": lambda layer: layer.norms.is_zero_centred,
 }
 """What lacks kernels, for people, and whether a layer has it."""
+
+SCALED = "scaled embeddings or logits"
+"""What lacks kernels of a model beside its layers."""
 
 
 def missing_kernels(spec: ModelSpec) -> tuple[str, ...]:
     """Return what a model has that GPUs lack kernels for, for people."""
     layers = [group.spec for group in spec.groups()]
-    return tuple(name for name, is_in in WITHOUT_KERNELS.items() if any(map(is_in, layers)))
+    missing = tuple(name for name, is_in in WITHOUT_KERNELS.items() if any(map(is_in, layers)))
+    is_scaled = (spec.embedding_scale, spec.logits_scale) != (1, 1)
+    return (*missing, SCALED) if is_scaled else missing
 
 
 def require_kernels(spec: ModelSpec) -> None:

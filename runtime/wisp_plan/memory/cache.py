@@ -31,10 +31,12 @@ class CacheGroup:
     Attributes:
         spec: :class:`State`, or a :class:`Paged` spec.
         layers: their positions in the model, ascending.
+        parts: position of the cache among the layer's own, one of each layer; empty: each has only this.
     """
 
     spec: Any
     layers: tuple[int, ...]
+    parts: tuple[int, ...] = ()
 
     @property
     def token_bytes(self) -> int:
@@ -66,16 +68,22 @@ def groups(caches: Sequence[Any | None], kv: KvLayers | str) -> tuple[CacheGroup
     """Group layers by their caches, as they are held; the paged groups come first.
 
     Args:
-        caches: cache spec of each layer, None for a layer without.
+        caches: cache spec of each layer, None for a layer without, a tuple for parallel mixers.
         kv: formats of keys and values, or the name of one for all layers.
     """
     kv = _layers(kv)
-    layers: dict[Any, list[int]] = {}
-    for index, spec in enumerate(caches):
-        if spec is not None:
-            layers.setdefault(_held(spec, kv.of_layer(index, len(caches)), kv.plain), []).append(index)
-    grouped = [CacheGroup(spec, tuple(indices)) for spec, indices in layers.items()]
+    members: dict[Any, list[tuple[int, int]]] = {}
+    for index, of_layer in enumerate(caches):
+        for part, spec in enumerate(of_layer if isinstance(of_layer, tuple) else (of_layer,)):
+            if spec is not None:
+                held = _held(spec, kv.of_layer(index, len(caches)), kv.plain)
+                members.setdefault(held, []).append((index, part))
+    grouped = [_group(spec, *zip(*places, strict=True)) for spec, places in members.items()]
     return tuple(sorted(grouped, key=lambda group: isinstance(group.spec, State)))
+
+
+def _group(spec: Any, layers: tuple[int, ...], parts: tuple[int, ...]) -> CacheGroup:
+    return CacheGroup(spec, layers, parts if any(parts) else ())
 
 
 def sequence_blocks(

@@ -22,11 +22,14 @@ class DenseSpec:
         inner: F, the width of gate and up.
         activation: function between the projections.
         has_bias: biases of all projections.
+        gate_scale, scale: factors of the gate before its activation, and of the result.
     """
 
     inner: int
     activation: Activation = "silu"
     has_bias: bool = False
+    gate_scale: float = 1.0
+    scale: float = 1.0
 
     @property
     def is_gated(self) -> bool:

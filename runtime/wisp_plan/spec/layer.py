@@ -19,6 +19,23 @@ class MixerSpec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class ParallelSpec:
+    """Mixers with the same normed input, whose results are added to the residual stream.
+
+    Attributes:
+        mixers: the mixers, each with a cache of its own; attention is the first.
+        scales: factor of each one's result.
+    """
+
+    mixers: tuple[MixerSpec, ...]
+    scales: tuple[float, ...]
+
+    def cache(self) -> tuple[object | None, ...]:
+        """Return the cache of each mixer."""
+        return tuple(mixer.cache() for mixer in self.mixers)
+
+
+@dataclass(frozen=True, slots=True)
 class NormSpec:
     """RMS norms of a layer.
 
@@ -36,7 +53,7 @@ class LayerSpec:
     """A layer: ``x += mixer(norm(x)); x += ffn(norm(x))``.
 
     Attributes:
-        mixer: token mixer; None: the layer has none.
+        mixer: token mixer, or several in a :class:`ParallelSpec`; None: the layer has none.
         ffn: feed-forward block, such as :class:`~.ffn.DenseSpec`; None: the layer has none.
         norms: norm before each of them.
     """
@@ -44,6 +61,13 @@ class LayerSpec:
     mixer: MixerSpec | None
     ffn: object | None
     norms: NormSpec
+
+    @property
+    def mixers(self) -> tuple[MixerSpec, ...]:
+        """Token mixers of the layer: none, one, or those in parallel."""
+        if isinstance(self.mixer, ParallelSpec):
+            return self.mixer.mixers
+        return () if self.mixer is None else (self.mixer,)
 
 
 @dataclass(frozen=True, slots=True)

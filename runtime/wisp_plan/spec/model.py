@@ -37,6 +37,8 @@ class ModelSpec:
         max_context: longest sequence that the model was made for, in tokens.
         final_norm: norm before the head.
         ties_embeddings: whether the head is the embedding table.
+        embedding_scale, logits_scale: factors of the embeddings as they enter the first layer, and of the
+            logits.
         bos_token_id, eos_token_ids: tokens that begin and end a text.
         dtype: dtype of the checkpoint's weights, in safetensors' words (``BF16``).
         quantization: quantized layers of the checkpoint; None: there are none.
@@ -56,6 +58,8 @@ class ModelSpec:
     dtype: str = "BF16"
     quantization: Quantization | None = None
     tensors: str = "model"
+    embedding_scale: float = 1.0
+    logits_scale: float = 1.0
 
     def groups(self) -> tuple[LayerGroup, ...]:
         """Return the different layers, in order of their first, each with the indices of its equals."""
@@ -65,8 +69,8 @@ class ModelSpec:
         return tuple(LayerGroup(layer, tuple(where)) for layer, where in indices.items())
 
     def mixers(self, kind: type[T]) -> tuple[T, ...]:
-        """Return the different mixers of a kind."""
-        mixers = (group.spec.mixer for group in self.groups())
+        """Return the different mixers of a kind, those in parallel with others too."""
+        mixers = (mixer for group in self.groups() for mixer in group.spec.mixers)
         return tuple(dict.fromkeys(mixer for mixer in mixers if isinstance(mixer, kind)))
 
     def ffns(self, kind: type[T]) -> tuple[T, ...]:

@@ -293,7 +293,8 @@ def context_work(spec: ModelSpec) -> float:
     each weight. An H200 takes 1.3 times as long for an operation of attention as for one of a GEMM
     (Llama-3-8B).
     """
-    attentions = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+    mixers = (mixer for layer in spec.layers for mixer in layer.mixers)
+    attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
     pair = sum(4 * attention.query_size for attention in attentions if not attention.window)
     embeddings = spec.vocab * spec.hidden * (1 if spec.ties_embeddings else 2)
     return _ATTENTION_SLOWDOWN * pair / (2 * max(1, parameters(spec) - embeddings))

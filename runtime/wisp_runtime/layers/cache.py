@@ -6,11 +6,11 @@ Which block or slot belongs to which sequence is the engine's business (``engine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.kv_formats.layers import KvLayers
-from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
+from wisp_plan.memory.cache import CacheGroup, CacheSizes, cache_sizes, model_groups
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
@@ -45,11 +45,12 @@ class ModelCache:
 
     Attributes:
         block_tokens: Tb, tokens per block.
-        layers: cache of each layer; None for a layer without.
+        layers: cache of each layer, of parallel mixers the first one's; None for a layer without.
         groups: arrays of each paged group, ``[L, P, …]`` with L layers of the group: of attention keys and
             values, a block of a head contiguous.
         states: all arrays of recurrent state, ``[slots, L, …]``: one sequence's is contiguous.
         copy_slot: device's copy.
+        others: caches of the other parallel mixers, by layer and position among its mixers.
     """
 
     block_tokens: int
@@ -57,6 +58,7 @@ class ModelCache:
     groups: tuple[tuple[Array, ...], ...]
     states: tuple[Array, ...] = ()
     copy_slot: CopySlot | None = None
+    others: Mapping[tuple[int, int], LayerCache] = field(default_factory=dict)
 
     @property
     def keys(self) -> Array:
@@ -83,9 +85,9 @@ class ModelCache:
         """Encodings of the layers that have a cache."""
         return tuple(layer.encoding for layer in self.layers if layer is not None)
 
-    def of_layer(self, index: int) -> LayerCache:
-        """Return the cache of a layer that has one."""
-        layer = self.layers[index]
+    def of_layer(self, index: int, part: int = 0) -> LayerCache:
+        """Return the cache of a layer that has one; ``part``: position among its parallel mixers."""
+        layer = self.others[index, part] if part else self.layers[index]
         assert layer is not None, f"layer {index} declares no cache"
         return layer
 
@@ -111,26 +113,33 @@ def allocate(sizes: CacheSizes, ops: CacheOps, kv_scales: KvScales | None = None
     Raises:
         GpuOutOfMemory: there is less memory than the ledger counted on.
     """
-    layers: dict[int, LayerCache] = {}
+    parts: dict[tuple[int, int], LayerCache] = {}
     groups = []
     for index, pool in enumerate(sizes.pools):
         spec, count = pool.group.spec, len(pool.group.layers)
         shapes = spec.block_shapes(sizes.block_tokens)
         arrays = tuple(ops.kv_arena((count, pool.blocks, *shape), spec.format) for shape in shapes)
         groups.append(arrays)
-        for row, layer in enumerate(pool.group.layers):
-            encoding = _encoding(spec.format, (kv_scales or {}).get(layer, (1.0, 1.0)))
-            layers[layer] = LayerCache(tuple(array[row] for array in arrays), index, encoding)
+        for row, place in enumerate(_places(pool.group)):
+            encoding = _encoding(spec.format, (kv_scales or {}).get(place[0], (1.0, 1.0)))
+            parts[place] = LayerCache(tuple(array[row] for array in arrays), index, encoding)
     states: list[Array] = []
     for group in sizes.states:
         slots, count = sizes.state_slots + sizes.snapshots, len(group.layers)
         described = zip(group.spec.shapes, group.spec.dtypes, strict=True)
         arrays = tuple(ops.state_arena((slots, count, *shape), dtype) for shape, dtype in described)
         states += arrays
-        for row, layer in enumerate(group.layers):
-            layers[layer] = LayerCache(tuple(array[:, row] for array in arrays))
-    of_layers = tuple(layers.get(index) for index in range(max(layers, default=-1) + 1))
-    return ModelCache(sizes.block_tokens, of_layers, tuple(groups), tuple(states), ops.copy_slot)
+        for row, place in enumerate(_places(group)):
+            parts[place] = LayerCache(tuple(array[:, row] for array in arrays))
+    count = max((layer for layer, _ in parts), default=-1) + 1
+    first = tuple(parts.get((layer, 0)) for layer in range(count))
+    others = {place: cache for place, cache in parts.items() if place[1]}
+    return ModelCache(sizes.block_tokens, first, tuple(groups), tuple(states), ops.copy_slot, others)
+
+
+def _places(group: CacheGroup) -> list[tuple[int, int]]:
+    """List the layers of a group, each with the position of the cache among its own."""
+    return list(zip(group.layers, group.parts or (0,) * len(group.layers), strict=True))
 
 
 def _encoding(kv_format: KvFormat, scales: tuple[float, float]) -> KvEncoding:

@@ -24,6 +24,7 @@ class LayerContext:
         index: position of the layer.
         ropes: cos/sin tables, shared by layers of equal embeddings.
         comm: the ranks that share the model.
+        part: position of a mixer among those in parallel.
     """
 
     ops: Ops
@@ -32,6 +33,7 @@ class LayerContext:
     index: int
     ropes: RopeTables
     comm: Comm = NO_COMM
+    part: int = 0
 
     @property
     def prefix(self) -> str:

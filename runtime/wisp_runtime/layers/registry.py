@@ -6,7 +6,7 @@ line here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from wisp_plan.spec.attention import AttentionSpec
@@ -17,7 +17,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
-from wisp_runtime.layers.ffn.dense import GatedMLP
+from wisp_runtime.layers.ffn.dense import DenseMLP
 from wisp_runtime.layers.mixers.attention import Attention
 from wisp_runtime.layers.mixers.delta_net import DeltaNet
 
@@ -48,7 +48,7 @@ MIXERS: dict[type[Any], Callable[[LayerContext, Any], Mixer]] = {
 }
 """Constructor of each kind of mixer."""
 
-FFNS: dict[type[Any], Callable[[LayerContext, Any], Ffn]] = {DenseSpec: GatedMLP}
+FFNS: dict[type[Any], Callable[[LayerContext, Any], Ffn]] = {DenseSpec: DenseMLP}
 """Constructor of each kind of feed-forward block."""
 
 
@@ -59,10 +59,16 @@ def require_layers(layers: tuple[LayerSpec, ...]) -> None:
         ModelUnsupported: there is none for a mixer or a feed-forward block.
     """
     for layer in dict.fromkeys(layers):
-        for part, known in ((layer.mixer, MIXERS), (layer.ffn, FFNS)):
-            if part is not None and type(part) not in known:
-                names = ", ".join(kind.__name__ for kind in known)
-                raise ModelUnsupported(
-                    f"no code for layers with {type(part).__name__}; there is code for {names}. "
-                    "Choose a model of another architecture."
-                )
+        for mixer in layer.mixers:
+            _require(mixer, MIXERS)
+        if layer.ffn is not None:
+            _require(layer.ffn, FFNS)
+
+
+def _require(part: object, known: Mapping[type[Any], object]) -> None:
+    if type(part) not in known:
+        names = ", ".join(kind.__name__ for kind in known)
+        raise ModelUnsupported(
+            f"no code for layers with {type(part).__name__}; there is code for {names}. "
+            "Choose a model of another architecture."
+        )

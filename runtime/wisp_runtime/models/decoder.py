@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from wisp_plan.spec.attention import AttentionSpec
-from wisp_plan.spec.layer import LayerSpec, NormSpec
+from wisp_plan.spec.layer import LayerSpec, NormSpec, ParallelSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.comm.none import NO_COMM
@@ -13,7 +14,7 @@ from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.norm import RMSNorm
-from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn, Mixer
+from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn
 from wisp_runtime.layers.rotary import RopeTables
 from wisp_runtime.models.model import Output
 from wisp_runtime.ops.protocol.attention import RopeTable
@@ -27,11 +28,13 @@ class Layer:
     """One layer: a mixer and a feed-forward block, each with the norm before it; either may be absent."""
 
     def __init__(self, context: LayerContext, spec: LayerSpec) -> None:
-        self._all_reduce = context.comm.all_reduce
-        self._mixer: Mixer | None = None
+        self._ops, self._all_reduce = context.ops, context.comm.all_reduce
+        self._mixers = [
+            MIXERS[type(mixer)](replace(context, part=part), mixer) for part, mixer in enumerate(spec.mixers)
+        ]
+        self._scales = spec.mixer.scales if isinstance(spec.mixer, ParallelSpec) else (1.0,)
         self._ffn: Ffn | None = None
-        if spec.mixer is not None:
-            self._mixer = MIXERS[type(spec.mixer)](context, spec.mixer)
+        if self._mixers:
             self._input_norm = _norm(context, "input_norm", spec.norms)
         if spec.ffn is not None:
             self._ffn = FFNS[type(spec.ffn)](context, spec.ffn)
@@ -40,7 +43,7 @@ class Layer:
     @property
     def selects_rows(self) -> bool:
         """Whether the layer can go on with some rows only: its mixer picks them."""
-        return self._mixer is not None
+        return len(self._mixers) > 0
 
     def __call__(
         self, x: Array | None, residual: Array, batch: Batch, cache: ModelCache, rows: Array | None = None
@@ -49,12 +52,22 @@ class Layer:
 
         With ``rows`` ``[R]``, all that comes after the mixer is computed for those alone: ``[R, D]``.
         """
-        if self._mixer is not None:
-            x = self._all_reduce(self._mixer(self._input_norm(x, residual), batch, cache, rows))
+        if self._mixers:
+            x = self._mix(self._input_norm(x, residual), residual, batch, cache, rows)
         if self._ffn is not None:
             x = self._all_reduce(self._ffn(self._mlp_norm(x, residual, rows)))
         assert x is not None, "a layer without mixer and ffn"
         return x
+
+    def _mix(
+        self, normed: Array, residual: Array, batch: Batch, cache: ModelCache, rows: Array | None
+    ) -> Array:
+        """Return the last mixer's result; those of the others are added into ``residual`` at once."""
+        for mixer, scale in zip(self._mixers[:-1], self._scales[:-1], strict=True):
+            x = self._all_reduce(mixer(normed, batch, cache, rows))
+            self._ops.add_scaled(x, residual, scale, rows)
+        x = self._all_reduce(self._mixers[-1](normed, batch, cache, rows))
+        return x if self._scales[-1] == 1 else self._ops.scale(x, self._scales[-1])
 
 
 def _norm(context: LayerContext, name: str, norms: NormSpec) -> RMSNorm:
@@ -100,7 +113,8 @@ class Decoder:
         wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None
         is_narrowed = probe is None and not batch.wants_states and self._layers[-1].selects_rows
         rows = wanted if is_narrowed else None
-        residual, x = self._ops.embedding(batch.tokens, self._embeddings), None
+        spec, x = self.spec, None
+        residual = self._scaled(self._ops.embedding(batch.tokens, self._embeddings), spec.embedding_scale)
         for index, layer in enumerate(self._layers):
             self._show(probe, index, x, residual)
             is_last = index + 1 == len(self._layers)
@@ -109,7 +123,11 @@ class Decoder:
         states = normed = self._norm(x, residual, rows)
         if rows is not wanted:
             normed = self._ops.gather_rows(normed, wanted)
-        return Output(self._ops.logits(normed, self._head), normed, states if batch.wants_states else None)
+        logits = self._scaled(self._ops.logits(normed, self._head), spec.logits_scale)
+        return Output(logits, normed, states if batch.wants_states else None)
+
+    def _scaled(self, x: Array, factor: float) -> Array:
+        return x if factor == 1 else self._ops.scale(x, factor)
 
     def rope_table(self, attention: AttentionSpec) -> RopeTable:
         """Return the cos/sin tables of an attention layer."""

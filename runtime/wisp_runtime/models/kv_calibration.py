@@ -89,7 +89,7 @@ def keys_and_values(model: Model, ops: Ops) -> dict[int, tuple[Array, Array]]:
     model.forward(replace(batch, other_groups=(batch,) * len(cache.groups)), cache)
     rows = {}
     for layer, layer_spec in enumerate(spec.layers):
-        if isinstance(layer_spec.mixer, AttentionSpec):
+        if any(isinstance(mixer, AttentionSpec) for mixer in layer_spec.mixers):
             keys, values = (ops.to_host(array) for array in cache.of_layer(layer).arrays)
             rows[layer] = keys, values
     return rows

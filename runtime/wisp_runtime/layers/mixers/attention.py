@@ -22,7 +22,7 @@ class Attention:
 
     def __init__(self, context: LayerContext, spec: AttentionSpec) -> None:
         weights, name = context.weights, context.prefix
-        self._ops, self._spec, self._layer = context.ops, spec, context.index
+        self._ops, self._spec, self._place = context.ops, spec, (context.index, context.part)
         self._rope, self._scale = context.ropes.of(spec), spec.score_scale
         self._qkv, self._qkv_bias = weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias")
         self._sinks = weights[f"{name}.sinks"] if spec.has_sinks else None
@@ -45,7 +45,7 @@ class Attention:
             rows: ``[R]``, the rows of the result that are wanted, ``[R, D]``; K and V are written of all.
         """
         spec, ops = self._spec, self._ops
-        layer = cache.of_layer(self._layer)
+        layer = cache.of_layer(*self._place)
         keys, values = layer.arrays
         batch = batch.of_group(layer.group)
         arguments = x, self._qkv, self._qkv_bias, self._heads, self._rope, batch, keys, values, layer.encoding

@@ -20,6 +20,7 @@ from wisp_runtime.errors import ConfigError, ShapeError
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.compact import CompactMatrix, compact_embedding, compact_linear, compact_matrix
+from wisp_runtime.ops.cpu.elementwise import Elementwise
 from wisp_runtime.ops.cpu.head_projections import HeadProjections
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.recurrent import RecurrentMixers
@@ -47,7 +48,7 @@ def _dtype(weight: WeightSpec) -> np.dtype[Any]:
     return STORED[weight.dtype or "F32"]
 
 
-class CpuOps(HeadProjections, RecurrentMixers):
+class CpuOps(Elementwise, HeadProjections, RecurrentMixers):
     """NumPy as a device.
 
     Args:
@@ -198,12 +199,7 @@ class CpuOps(HeadProjections, RecurrentMixers):
     ) -> Array:
         """See :func:`.reference.add_rmsnorm`."""
         checks.same_shape("weight", weight, x.shape[-1:])
-        if rows is None:
-            checks.same_shape("residual", residual, x.shape)
-        else:
-            checks.columns("residual", residual, x.shape[-1])
-            checks.same_shape("x", x, (len(rows), residual.shape[1]))
-            checks.ascending("rows", rows, len(residual))
+        checks.added(x, residual, rows)
         return reference.add_rmsnorm(x, residual, weight, eps=eps, rows=rows, is_zero_centred=is_zero_centred)
 
     def gather_rows(self, x: Array, rows: Array) -> Array:
@@ -225,12 +221,17 @@ class CpuOps(HeadProjections, RecurrentMixers):
         """See :func:`.reference.linear` and :func:`.reference.silu_mul`."""
         return self.silu_mul(self.linear(x, weight, bias))
 
-    def silu_mul(self, gate_up: Array) -> Array:
-        """See :func:`.reference.silu_mul`."""
-        checks.rank("gate_up", gate_up, 2)
-        if gate_up.shape[1] % 2:
-            raise ShapeError(f"gate_up is {list(gate_up.shape)}; its columns must be gate and up, alike wide")
-        return reference.silu_mul(gate_up)
+    def scaled_swiglu(
+        self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None, gate_scale: float
+    ) -> Array:
+        """See :func:`.reference.linear` and :func:`.reference.silu_mul`."""
+        gate_up = self.linear(x, weight, bias)
+        gate_up[:, : gate_up.shape[1] // 2] *= np.float32(gate_scale)
+        return self.silu_mul(gate_up)
+
+    def relu2(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.linear` and :func:`.reference.relu2`."""
+        return reference.relu2(self.linear(x, weight, bias))
 
     def logits(self, x: Array, weight: PackedMatrix | CompactMatrix) -> Array:
         """See :func:`.reference.linear`."""

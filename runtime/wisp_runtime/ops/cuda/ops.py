@@ -40,6 +40,7 @@ from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.recurrent import RecurrentMixers
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
+from wisp_runtime.ops.cuda.scaling import Scaling
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED, Encodings, HeadLayout, KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
@@ -62,7 +63,7 @@ _MAX_FUSED_ROPE_TOKENS = 768
 """Tokens of a GEMM that applies RoPE itself: of more, fetching angles delays it longer than a launch."""
 
 
-class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers):
+class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers, Scaling):
     """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:

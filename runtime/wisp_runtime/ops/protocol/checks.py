@@ -48,6 +48,16 @@ def ascending(name: str, array: Array, rows: int) -> None:
         raise ShapeError(f"{name} must ascend, none twice; it has {array.tolist()[:16]}")
 
 
+def added(x: Array, residual: Array, rows: Array | None) -> None:
+    """Require a row of ``x`` for each row of the residual, or for each of ``rows``, none twice."""
+    if rows is None:
+        same_shape("residual", residual, x.shape)
+        return
+    columns("residual", residual, x.shape[-1])
+    same_shape("x", x, (len(rows), residual.shape[1]))
+    ascending("rows", rows, len(residual))
+
+
 def rope(x: Array, cosines: Array, sines: Array) -> None:
     """Require one row of angles a token, and heads at least as wide as the rotation."""
     rank("x", x, 3)

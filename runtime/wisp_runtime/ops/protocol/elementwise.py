@@ -1,4 +1,4 @@
-"""Row by row operations of a device: embedding, norms, gathers."""
+"""Row by row operations of a device: embedding, norms, scaling, gathers."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ class ElementwiseOps(Protocol):
         With ``rows`` ``[R]``, none twice, ``x`` is ``[R, D]``: row i is added into row ``rows[i]``, the other
         rows stay as they are, and the norm is that of those rows, ``[R, D]``.
         """
+        ...
+
+    def scale(self, x: Array, factor: float) -> Array:
+        """Multiply ``x``, a residual, logits or activations ``[N, C]``, by ``factor`` in place; return it."""
+        ...
+
+    def add_scaled(self, x: Array, residual: Array, factor: float, rows: Array | None = None) -> None:
+        """Add ``factor * x`` into ``residual`` in place; shapes and ``rows`` as of :meth:`add_rmsnorm`."""
         ...
 
     def gather_rows(self, x: Array, rows: Array) -> Array:

@@ -20,6 +20,14 @@ class GemmOps(Protocol):
         """Return ``silu(gate) * up`` of a matrix of gate above up: ``[N, D]`` to ``[N, F]``."""
         ...
 
+    def scaled_swiglu(self, x: Array, weight: Matrix, bias: Array | None, gate_scale: float) -> Array:
+        """Return ``silu(gate_scale * gate) * up``, as :meth:`swiglu` does."""
+        ...
+
+    def relu2(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
+        """Return ``max(x W^T + bias, 0) ** 2``: ``[N, D]`` to ``[N, F]``."""
+        ...
+
     def logits(self, x: Array, weight: Matrix) -> Array:
         """Return ``x W^T`` in float32: ``[R, D]`` to ``[R, V]``."""
         ...

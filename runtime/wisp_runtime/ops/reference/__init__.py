@@ -7,10 +7,12 @@ from wisp_runtime.ops.reference.attention import paged_attention, write_kv
 from wisp_runtime.ops.reference.decode import Decode, decodes
 from wisp_runtime.ops.reference.dense import (
     add_rmsnorm,
+    add_scaled,
     embedding,
     gate_heads,
     gather_rows,
     linear,
+    relu2,
     rmsnorm,
     rope,
     silu_mul,
@@ -25,6 +27,7 @@ from wisp_runtime.ops.reference.sampling import sample
 __all__ = [
     "Decode",
     "add_rmsnorm",
+    "add_scaled",
     "decodes",
     "delta_net",
     "embedding",
@@ -34,6 +37,7 @@ __all__ = [
     "paged_attention",
     "philox4x32",
     "random_values",
+    "relu2",
     "rmsnorm",
     "rope",
     "sample",

@@ -78,6 +78,11 @@ def add_rmsnorm(
     return rmsnorm(summed, weight, eps=eps, is_zero_centred=is_zero_centred)
 
 
+def add_scaled(x: Array, residual: Array, factor: float, rows: Array | None = None) -> None:
+    """Add ``factor * x`` into ``residual`` in place, or into its ``rows``, none twice."""
+    residual[slice(None) if rows is None else rows] += np.float32(factor) * x
+
+
 def gather_rows(x: Array, rows: Array) -> Array:
     """Return row ``rows[i]`` of ``x`` ``[N, in]`` for each i: ``[R, in]``, a new array."""
     gathered: Array = x[rows]
@@ -155,6 +160,15 @@ def silu(x: Array) -> Array:
     out += np.float32(1)
     np.divide(x, out, out=out)
     return out
+
+
+def relu2(x: Array) -> Array:
+    """Replace each number of ``x`` by the square of its positive part; return ``x``.
+
+    Source: So et al. 2021, arXiv:2109.08668, section 3.2.
+    """
+    np.maximum(x, 0, out=x)
+    return np.multiply(x, x, out=x)
 
 
 def silu_mul(gate_up: Array) -> Array:
