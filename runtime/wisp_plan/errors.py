@@ -12,6 +12,7 @@ PlanError                   ``message`` names the error, its place and the remed
 │   └── TensorsMismatch     complete, but not the tensors that this model needs
 ├── CannotShard             weights that do not split over as many GPUs
 ├── RequestInvalid          a fit request that no amount of memory would satisfy
+│   └── LayersUnsupported   layers that no GPU has kernels for
 ├── SizeInvalid             text that is not a number of bytes
 ├── UnknownCard             a GPU that is not in the catalogue
 └── UnknownShape            a model's name that is not among the named shapes
@@ -87,6 +88,10 @@ class CannotShard(PlanError):
 
 class RequestInvalid(PlanError):
     """A fit request that no amount of memory would satisfy."""
+
+
+class LayersUnsupported(RequestInvalid):
+    """A model has layers that no GPU has kernels for; the CPU computes them."""
 
 
 class SizeInvalid(PlanError):

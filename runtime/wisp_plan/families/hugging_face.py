@@ -6,21 +6,30 @@ up. Each kind of mixer and feed-forward block is declared by a function of its o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from wisp_plan.families.hybrid.delta_net_weights import delta_net_weights
+from wisp_plan.families.moe.weights import moe_weights
+from wisp_plan.families.projections import mlp_weights, norm_weight, row_parallel, row_parallel_bias
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
-from wisp_plan.spec.layer import NormSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.weight import GateUpRows, Role, RotaryRows, WeightSource, WeightSpec, part_of, stacked
+from wisp_plan.spec.moe import MoeSpec
+from wisp_plan.spec.weight import RotaryRows, WeightSource, WeightSpec, part_of, stacked
 
 
-def decoder_weights(spec: ModelSpec) -> Iterator[WeightSpec]:
-    """Declare the weights in the order in which a step reads them; tied embeddings need no ``lm_head``."""
+def decoder_weights(
+    spec: ModelSpec, kinds: Mapping[type[Any], DeclareLayer] | None = None
+) -> Iterator[WeightSpec]:
+    """Declare the weights in the order in which a step reads them; tied embeddings need no ``lm_head``.
+
+    Args:
+        kinds: declarations of kinds of layers that the family names otherwise than :data:`LAYER_WEIGHTS`.
+    """
+    known = {**LAYER_WEIGHTS, **(kinds or {})}
     table = spec.vocab, spec.hidden
     embeddings = stacked((f"{spec.tensors}.embed_tokens.weight", table))
     yield WeightSpec("embeddings.weight", table, embeddings, "embedding")
@@ -29,12 +38,12 @@ def decoder_weights(spec: ModelSpec) -> Iterator[WeightSpec]:
         if layer.mixers:
             yield norm_weight(f"{name}.input_norm", f"{tensor}.input_layernorm", spec.hidden, layer.norms)
         for mixer in layer.mixers:
-            yield from LAYER_WEIGHTS[type(mixer)](mixer, spec.hidden, name, tensor)
+            yield from known[type(mixer)](mixer, spec.hidden, name, tensor)
         if layer.ffn is not None:
             yield norm_weight(
                 f"{name}.mlp_norm", f"{tensor}.post_attention_layernorm", spec.hidden, layer.norms
             )
-            yield from LAYER_WEIGHTS[type(layer.ffn)](layer.ffn, spec.hidden, name, tensor)
+            yield from known[type(layer.ffn)](layer.ffn, spec.hidden, name, tensor)
     yield norm_weight("norm", f"{spec.tensors}.norm", spec.hidden, spec.final_norm)
     if not spec.ties_embeddings:
         yield WeightSpec("head.weight", table, stacked(("lm_head.weight", table)), "head")
@@ -95,17 +104,7 @@ def dense_weights(
     spec: DenseSpec, hidden: int, name: str, tensor: str, module: str = "mlp"
 ) -> Iterator[WeightSpec]:
     """Declare the MLP of a layer; arguments as of :func:`attention_weights`."""
-    tensor += f".{module}"
-    parts, rows = (("gate_proj", "up_proj"), GateUpRows()) if spec.is_gated else (("up_proj",), None)
-    first = f"{name}.{'gate_up' if spec.is_gated else 'up'}"
-    weights = stacked(*((f"{tensor}.{part}.weight", (spec.inner, hidden)) for part in parts))
-    shape = len(parts) * spec.inner, hidden
-    yield WeightSpec(f"{first}.weight", shape, weights, "projection", shard_axis=0, rows=rows)
-    yield row_parallel(f"{name}.down", f"{tensor}.down_proj", (hidden, spec.inner))
-    if spec.has_bias:
-        biases = stacked(*((f"{tensor}.{part}.bias", (spec.inner,)) for part in parts))
-        yield WeightSpec(f"{first}.bias", shape[:1], biases, "bias", shard_axis=0, rows=rows)
-        yield row_parallel_bias(f"{name}.down", f"{tensor}.down_proj", hidden)
+    return mlp_weights(spec, hidden, name, f"{tensor}.{module}")
 
 
 DeclareLayer = Callable[[Any, int, str, str], Iterator[WeightSpec]]
@@ -114,26 +113,9 @@ LAYER_WEIGHTS: dict[type[Any], DeclareLayer] = {
     AttentionSpec: attention_weights,
     DeltaNetSpec: delta_net_weights,
     DenseSpec: dense_weights,
+    MoeSpec: moe_weights,
 }
 """Declaration of each kind of mixer and feed-forward block, by the type of its spec."""
-
-
-def norm_weight(name: str, tensor: str, size: int, norms: NormSpec | None = None) -> WeightSpec:
-    """Declare the weight of a norm over ``size`` channels; about 0 if it is zero-centred, else about 1."""
-    role: Role = "parameter" if norms is not None and norms.is_zero_centred else "norm"
-    return WeightSpec(f"{name}.weight", (size,), stacked((f"{tensor}.weight", (size,))), role)
-
-
-def row_parallel(name: str, tensor: str, shape: tuple[int, int], *, unit: int = 1) -> WeightSpec:
-    """Declare a projection whose inputs ranks share, so that their results are partial sums."""
-    sources = stacked((f"{tensor}.weight", shape))
-    return WeightSpec(f"{name}.weight", shape, sources, "projection", shard_axis=1, shard_unit=unit)
-
-
-def row_parallel_bias(name: str, tensor: str, size: int) -> WeightSpec:
-    """Declare the bias of a :func:`row_parallel` projection, which rank 0 alone adds."""
-    sources = stacked((f"{tensor}.bias", (size,)))
-    return WeightSpec(f"{name}.bias", (size,), sources, "bias", is_on_first_rank=True)
 
 
 def rotary_rows(spec: AttentionSpec) -> RotaryRows | None:

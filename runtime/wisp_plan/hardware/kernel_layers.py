@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from wisp_plan.errors import RequestInvalid
+from wisp_plan.errors import LayersUnsupported
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
@@ -58,12 +58,12 @@ def require_kernels(spec: ModelSpec) -> None:
     """Refuse a model with layers that no GPU has kernels for.
 
     Raises:
-        RequestInvalid: names them and the remedy.
+        LayersUnsupported: names them and the remedy.
     """
     if missing := missing_kernels(spec):
         *others, last = missing
         names = f"{', '.join(others)} and {last}" if others else last
-        raise RequestInvalid(
+        raise LayersUnsupported(
             f"no GPU kernels for {names}, which {spec.architecture} has. Serve it on the CPU (--device cpu), "
             "or choose another model."
         )

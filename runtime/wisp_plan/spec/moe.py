@@ -54,3 +54,8 @@ class MoeSpec:
     has_bias: bool = False
     shared: DenseSpec | None = None
     has_shared_gate: bool = False
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether an expert has a gate beside up."""
+        return self.activation != "relu2"

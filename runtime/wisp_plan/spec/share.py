@@ -9,6 +9,7 @@ from wisp_plan.errors import CannotShard
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 
 
 def rank_share(spec: ModelSpec, ranks: int) -> ModelSpec:
@@ -38,11 +39,15 @@ def _share(part: Any, ranks: int) -> Any:
                 f"{type(part).__name__}.{name} is {size}, which does not split over {ranks} GPUs. "
                 "Choose a number of GPUs that divides it."
             )
-    return replace(part, **{name: size // ranks for name, size in sizes.items()})
+    shares: dict[str, Any] = {name: size // ranks for name, size in sizes.items()}
+    if isinstance(part, MoeSpec):
+        shares["shared"] = _share(part.shared, ranks)
+    return replace(part, **shares)
 
 
 SHARED_SIZES: dict[type[Any], tuple[str, ...]] = {
     AttentionSpec: ("heads", "kv_heads"),
     DenseSpec: ("inner",),
+    MoeSpec: ("inner",),
 }
 """Sizes that ranks split, of each kind of mixer and feed-forward block."""

@@ -95,6 +95,8 @@ class WeightSpec:
         name: name in the model: ``layers.0.qkv.weight``.
         shape: ``[out, in]`` of a matrix, ``[E, out, in]`` of one matrix an expert, any shape of others.
         sources: the checkpoint's tensors; together they cover the weight once.
+        alternatives: sources of other exporters' checkpoints, each covering it once; a checkpoint's tensors
+            decide (:mod:`wisp_plan.weights.stored`).
         role: purpose.
         shard_axis: axis along which ranks split the weight; None: every rank has it whole.
         shard_unit: indices of that axis that stay together, such as the rows of a head.
@@ -118,6 +120,7 @@ class WeightSpec:
     held: PackedFormat | None = None
     compact: CompactFormat | None = None
     is_rounded: bool = True
+    alternatives: tuple[tuple[WeightSource, ...], ...] = ()
 
     @property
     def is_matrix(self) -> bool:

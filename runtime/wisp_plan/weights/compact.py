@@ -23,14 +23,14 @@ def compact_format(weight: WeightSpec) -> CompactFormat | None:
 
     Sources in several formats take the codes and the groups that hold all of them.
     """
-    if not weight.is_matrix or len(weight.shape) != 2:
+    if not weight.is_matrix:
         return None
     layouts = [layout for source in weight.sources if (layout := _of_source(source)) is not None]
     if len(layouts) < len(weight.sources):
         return None
     return CompactFormat(
         "bf16" if any(layout.code == "bf16" for layout in layouts) else "int8",
-        math.gcd(weight.shape[1], *(layout.group for layout in layouts)),
+        math.gcd(weight.shape[-1], *(layout.group for layout in layouts)),
         any(layout.has_minima for layout in layouts),
     )
 
@@ -42,8 +42,10 @@ def compact_bytes(weights: Iterable[WeightSpec]) -> tuple[int, int]:
         if weight.compact is None:
             held += math.prod(weight.shape) * _FLOAT32_BYTES
             continue
-        codes, *factors = weight.compact.sizes(*weight.shape)
-        held, scales = held + codes, scales + sum(factors)
+        *leading, outputs, inputs = weight.shape
+        codes, *factors = weight.compact.sizes(outputs, inputs)
+        matrices = math.prod(leading)
+        held, scales = held + matrices * codes, scales + matrices * sum(factors)
     return held, scales
 
 

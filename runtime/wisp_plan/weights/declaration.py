@@ -35,12 +35,18 @@ def _share(weight: WeightSpec, rank: int, ranks: int) -> WeightSpec:
     axis = weight.shard_axis
     assert axis is not None
     shape = _divided(weight.shape, axis, ranks, weight)
-    sources = tuple(_sources(weight, axis, rank, ranks))
-    return replace(weight, shape=shape, sources=sources)
+    own, *others = (
+        tuple(_sources(weight, sources, rank, ranks)) for sources in (weight.sources, *weight.alternatives)
+    )
+    return replace(weight, shape=shape, sources=own, alternatives=tuple(others))
 
 
-def _sources(weight: WeightSpec, axis: int, rank: int, ranks: int) -> Iterator[WeightSource]:
-    for source in weight.sources:
+def _sources(
+    weight: WeightSpec, sources: Iterable[WeightSource], rank: int, ranks: int
+) -> Iterator[WeightSource]:
+    axis = weight.shard_axis
+    assert axis is not None
+    for source in sources:
         of_source = axis - len(weight.shape) + len(source.slices)
         if of_source < 0:  # one tensor for each index of the axis, such as one an expert
             share = weight.shape[axis] // ranks

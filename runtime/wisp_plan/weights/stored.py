@@ -52,7 +52,7 @@ def as_stored(
     tensors: Mapping[str, TensorInfo],
     quantization: Quantization | None,
 ) -> tuple[WeightSpec, ...]:
-    """Return the weights in the formats of a checkpoint.
+    """Return the weights in the formats of a checkpoint, with the sources that it has.
 
     A tensor in a dtype that can be computed with is unquantized, whether or not a list names its layer.
 
@@ -60,9 +60,10 @@ def as_stored(
         TensorsMismatch: a group does not divide columns; or sources of one weight are in different formats,
             other than GGUF's.
     """
+    chosen = (_as_exported(weight, tensors, quantization) for weight in weights)
     if quantization is None:
-        return tuple(map(_unquantized, weights))
-    return tuple(_as_stored(weight, tensors, quantization) for weight in weights)
+        return tuple(map(_unquantized, chosen))
+    return tuple(_as_stored(weight, tensors, quantization) for weight in chosen)
 
 
 def spec_as_stored(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> ModelSpec:
@@ -75,7 +76,7 @@ def spec_as_stored(spec: ModelSpec, tensors: Mapping[str, TensorInfo]) -> ModelS
         return spec
     names = [
         name
-        for weight in declare(spec)
+        for weight in (_as_exported(declared, tensors, quantization) for declared in declare(spec))
         if weight.role in _QUANTIZED_ROLES
         for source in weight.sources
         if quantization.scheme_of(name := source.tensor.removesuffix(".weight"))
@@ -103,6 +104,30 @@ def _unquantized(weight: WeightSpec) -> WeightSpec:
 
 def _plain(source: WeightSource) -> StoredFormat | None:
     return TRANSPOSED if source.is_transposed else None
+
+
+def _as_exported(
+    weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization | None
+) -> WeightSpec:
+    """Return a weight with the sources of which a checkpoint has the first; of none, its own."""
+    if not weight.alternatives:
+        return weight
+    listed = (weight.sources, *weight.alternatives)
+    sources = next((each for each in listed if _is_there(each[0], tensors, quantization)), weight.sources)
+    return replace(weight, sources=sources, alternatives=())
+
+
+def _is_there(
+    source: WeightSource, tensors: Mapping[str, TensorInfo], quantization: Quantization | None
+) -> bool:
+    """Return whether a checkpoint has a source's tensor, or one of those that store it quantized."""
+    if source.tensor in tensors or quantization is None:
+        return source.tensor in tensors
+    scheme = quantization.scheme_of(source.tensor.removesuffix(".weight"))
+    parts = () if scheme is None else stored_format(scheme).parts
+    return any(
+        _tensor_of(name, source.tensor) in tensors for part in parts for name in (part.tensor, part.alias)
+    )
 
 
 def _as_stored(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wisp_plan.spec.layer import NormSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_runtime.batch import Array
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.layers.rotary import RopeTables
@@ -25,6 +26,7 @@ class LayerContext:
         ropes: cos/sin tables, shared by layers of equal embeddings.
         comm: the ranks that share the model.
         part: position of a mixer among those in parallel.
+        expert_counts: ``[2, E]``, counters of the load of the layer's experts; None: it has none.
     """
 
     ops: Ops
@@ -34,6 +36,7 @@ class LayerContext:
     ropes: RopeTables
     comm: Comm = NO_COMM
     part: int = 0
+    expert_counts: Array | None = None
 
     @property
     def prefix(self) -> str:

@@ -13,11 +13,13 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec
+from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import DenseMLP
+from wisp_runtime.layers.ffn.moe import MixtureOfExperts
 from wisp_runtime.layers.mixers.attention import Attention
 from wisp_runtime.layers.mixers.delta_net import DeltaNet
 
@@ -48,7 +50,7 @@ MIXERS: dict[type[Any], Callable[[LayerContext, Any], Mixer]] = {
 }
 """Constructor of each kind of mixer."""
 
-FFNS: dict[type[Any], Callable[[LayerContext, Any], Ffn]] = {DenseSpec: DenseMLP}
+FFNS: dict[type[Any], Callable[[LayerContext, Any], Ffn]] = {DenseSpec: DenseMLP, MoeSpec: MixtureOfExperts}
 """Constructor of each kind of feed-forward block."""
 
 

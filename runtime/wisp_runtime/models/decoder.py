@@ -13,6 +13,7 @@ from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
+from wisp_runtime.layers.expert_load import ExpertLoad
 from wisp_runtime.layers.norm import RMSNorm
 from wisp_runtime.layers.registry import FFNS, MIXERS, Ffn
 from wisp_runtime.layers.rotary import RopeTables
@@ -79,6 +80,7 @@ class Decoder:
 
     Attributes:
         weights: weights by name.
+        expert_load: counters of the load of its experts.
 
     Args:
         spec: its dimensions and layers.
@@ -92,9 +94,11 @@ class Decoder:
         self._ops, self.weights = ops, weights
         self._embeddings = weights["embeddings.weight"]
         self._ropes = RopeTables(ops, spec.max_context)
+        self.expert_load = ExpertLoad(spec, ops)
+        counts = map(self.expert_load.of_layer, range(len(spec.layers)))
         self._layers = [
-            Layer(LayerContext(ops, weights, spec, index, self._ropes, comm), layer)
-            for index, layer in enumerate(spec.layers)
+            Layer(LayerContext(ops, weights, spec, index, self._ropes, comm, expert_counts=of_layer), layer)
+            for index, (layer, of_layer) in enumerate(zip(spec.layers, counts, strict=True))
         ]
         self._norm = RMSNorm(ops, weights, "norm", spec.final_norm)
         self._head = weights[f"{'embeddings' if spec.ties_embeddings else 'head'}.weight"]

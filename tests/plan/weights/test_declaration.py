@@ -10,9 +10,13 @@ import pytest
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import CannotShard, TensorsMismatch
+from wisp_plan.families.moe.weights import moe_weights
 from wisp_plan.presets import shape_spec
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
+from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
+from wisp_plan.spec.share import rank_share
 from wisp_plan.spec.weight import GateUpRows, RotaryRows, WeightSource, WeightSpec, part_of, stacked
 from wisp_plan.weights.declaration import declare, shard
 from wisp_plan.weights.stored import as_stored, part_sources
@@ -105,6 +109,44 @@ def test_experts_are_shared_along_any_axis(weight, axis, shape):
                 f"{2 * rank}",
                 f"{2 * rank + 1}",
             }
+
+
+MIXTURE = MoeSpec(RouterSpec(4, 2, has_bias=True, has_correction_bias=True), 6, shared=DenseSpec(8))
+
+
+@pytest.mark.parametrize("activation", ["silu", "relu2"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_mixture_s_rows_have_one_source_in_either_arrangement(activation, ranks):
+    declared = tuple(moe_weights(replace(MIXTURE, activation=activation), 10, "layers.0", "l"))
+    for rank in range(ranks):
+        for weight in shard(declared, rank, ranks):
+            for sources in (weight.sources, *weight.alternatives):
+                assert (covered(replace(weight, sources=sources)) == 1).all()
+    assert rank_share_of(MIXTURE, 2) == replace(MIXTURE, inner=3, shared=DenseSpec(4))
+
+
+def rank_share_of(ffn, ranks):
+    spec = shape_spec("llama-3-8b")
+    layers = (replace(spec.layers[0], ffn=ffn),)
+    return rank_share(replace(spec, layers=layers), ranks).layers[0].ffn
+
+
+@pytest.mark.parametrize(
+    ("tensors", "source"),
+    [
+        ({"l.mlp.experts.0.gate_proj.weight": "BF16"}, "l.mlp.experts.0.gate_proj.weight"),
+        ({"l.mlp.experts.gate_up_proj": "BF16"}, "l.mlp.experts.gate_up_proj"),
+        ({"l.mlp.experts.gate_up_proj_blocks": "U8"}, "l.mlp.experts.gate_up_proj"),
+        ({"l.mlp.experts.gate_up_proj_packed": "U8"}, "l.mlp.experts.0.gate_proj.weight"),  # no such format
+        ({}, "l.mlp.experts.0.gate_proj.weight"),
+    ],
+)
+def test_a_checkpoint_s_tensors_decide_the_arrangement(tensors, source):
+    declared = tuple(moe_weights(replace(MIXTURE, inner=32, shared=None), 32, "layers.0", "l"))
+    quantization = MXFP4 if "U8" in tensors.values() else None
+    weights = {weight.name: weight for weight in as_stored(declared, index(**tensors), quantization)}
+    held = weights["layers.0.experts.gate_up.weight"]
+    assert (held.sources[0].tensor, held.alternatives) == (source, ())
 
 
 FP8_BLOCKS = Quantization("fp8", (Rule(LayerNames((EVERY_LAYER,)), Scheme("fp8", "fp8", 128, 128)),))

@@ -13,7 +13,14 @@ from wisp_operator.api import Gpu, InferenceModel
 from wisp_operator.core.fit.sources import Files
 from wisp_operator.core.runtime_state import Ledger
 from wisp_operator.errors import SourceError
-from wisp_plan.errors import CheckpointInvalid, ConfigDamaged, ConfigInvalid, ConfigMissing, PlanError
+from wisp_plan.errors import (
+    CheckpointInvalid,
+    ConfigDamaged,
+    ConfigInvalid,
+    ConfigMissing,
+    LayersUnsupported,
+    PlanError,
+)
 from wisp_plan.fit import verdict
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.hardware.catalogue import Card
@@ -178,7 +185,7 @@ def _inspect(model: InferenceModel, files: Files | None, device: Device | None) 
         return FitReport("Unknown", error.message, gpu=name), "WeightsUnreadable"
     except ConfigDamaged as error:
         return FitReport("Unknown", error.message, gpu=name), "WeightsUnreadable"
-    except ConfigInvalid as error:
+    except (ConfigInvalid, LayersUnsupported) as error:
         report = FitReport("Unsupported", error.message, gpu=name, basis="config.json")
         return report, "ModelUnsupported"
     except PlanError as error:

@@ -6,9 +6,13 @@ from wisp_plan.memory.buffers.inputs import rope_tables
 from wisp_plan.memory.buffers.widths import widest, widest_ffn
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 
 MAX_SCORES = 8 << 20
 """Attention scores that the CPU computes at once; the mask and temporaries take as much again."""
+
+MAX_EXPERT_ROWS = 512
+"""Tokens of an expert that the CPU computes at once."""
 
 _FLOAT32_BYTES = 4
 
@@ -22,11 +26,21 @@ def cpu_bytes(spec: ModelSpec, step: StepSizes) -> int:
     # Logits, and a copy that sampling sorts; a token's bitmask is one bit of V.
     sampling = step.max_sequences * (2 * spec.vocab * _FLOAT32_BYTES + spec.vocab // 8)
     tables = step.max_sequences * -(-step.max_context // step.block_tokens) * 4
-    return activations + sampling + tables + _rope_bytes(spec) + _attention_bytes(spec, step)
+    fixed = sampling + tables + _rope_bytes(spec) + _attention_bytes(spec, step)
+    return activations + fixed + _experts_bytes(spec, step)
 
 
 def _rope_bytes(spec: ModelSpec) -> int:
     return sum(table.size_bytes for table in rope_tables(spec))
+
+
+def _experts_bytes(spec: ModelSpec, step: StepSizes) -> int:
+    """Count the mixtures' arrays: scores, the sum, one expert's tokens, its inner rows."""
+    sizes = (
+        step.max_tokens * (6 * moe.router.experts + 3 * spec.hidden) + MAX_EXPERT_ROWS * 5 * moe.inner
+        for moe in spec.ffns(MoeSpec)
+    )
+    return max(sizes, default=0) * _FLOAT32_BYTES
 
 
 def _attention_bytes(spec: ModelSpec, step: StepSizes) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 
 
 def widest(spec: ModelSpec, size: str) -> int:
@@ -13,5 +14,6 @@ def widest(spec: ModelSpec, size: str) -> int:
 
 
 def widest_ffn(spec: ModelSpec) -> int:
-    """Return the largest inner size among the layers' gated MLPs."""
-    return max((ffn.inner for ffn in spec.ffns(DenseSpec)), default=0)
+    """Return the largest inner size among the layers' MLPs and shared experts."""
+    shared = (moe.shared for moe in spec.ffns(MoeSpec) if moe.shared is not None)
+    return max((mlp.inner for mlp in (*spec.ffns(DenseSpec), *shared)), default=0)

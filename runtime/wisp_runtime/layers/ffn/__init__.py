@@ -1,1 +1,1 @@
-"""Feed-forward blocks: the gated MLP."""
+"""Feed-forward blocks: the gated MLP, mixtures of experts."""

@@ -75,13 +75,24 @@ def compact_embedding(tokens: Array, table: CompactMatrix) -> Array:
 
 
 def compact_linear(
-    x: Array, weight: CompactMatrix, bias: Array | None = None, *, workers: Workers | None = None
+    x: Array,
+    weight: CompactMatrix,
+    bias: Array | None = None,
+    *,
+    workers: Workers | None = None,
+    row_tile: int | None = None,
 ) -> Array:
-    """Multiply ``y = x W^T + bias`` as :func:`.reference.linear` does; arguments are the same."""
+    """Multiply ``y = x W^T + bias`` as :func:`.reference.linear` does.
+
+    Args:
+        x, weight, bias, workers: arguments of that function.
+        row_tile: rows that are multiplied at a time, by their sums; None: all.
+    """
     tiles = weight.codes.tiles
     y = np.empty((len(x), len(tiles), TILE_OUTPUTS), np.float32)
     by_tile = y.swapaxes(0, 1)
-    multiply = _multiply_sums if len(x) <= MAX_SUMMED_ROWS else _multiply_weights
+    multiply = _multiply_sums if (row_tile or len(x)) <= MAX_SUMMED_ROWS else _multiply_weights
+    rows = [slice(first, first + (row_tile or len(x))) for first in range(0, len(x), row_tile or len(x))]
     step = max(1, _SCRATCH_ELEMENTS // (weight.inputs * TILE_OUTPUTS))
 
     def compute(share: slice) -> None:
@@ -91,7 +102,8 @@ def compact_linear(
             codes = tiles[some]
             wide = scratch[: len(codes)]
             _widen(codes, wide)
-            multiply(x, wide, weight, some, by_tile[some])
+            for part in rows:
+                multiply(x[part], wide, weight, some, by_tile[some, part])
 
     if workers is None:
         compute(slice(0, len(tiles)))

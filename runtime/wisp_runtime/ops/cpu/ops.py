@@ -22,6 +22,7 @@ from wisp_runtime.ops.cpu.blas import has_small_gemms, keep_blas_single_threaded
 from wisp_runtime.ops.cpu.compact import CompactMatrix, compact_embedding, compact_linear, compact_matrix
 from wisp_runtime.ops.cpu.elementwise import Elementwise
 from wisp_runtime.ops.cpu.head_projections import HeadProjections
+from wisp_runtime.ops.cpu.mixture import Mixture
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
 from wisp_runtime.ops.cpu.recurrent import RecurrentMixers
 from wisp_runtime.ops.cpu.thread_choice import choose_threads
@@ -48,7 +49,7 @@ def _dtype(weight: WeightSpec) -> np.dtype[Any]:
     return STORED[weight.dtype or "F32"]
 
 
-class CpuOps(Elementwise, HeadProjections, RecurrentMixers):
+class CpuOps(Elementwise, HeadProjections, RecurrentMixers, Mixture):
     """NumPy as a device.
 
     Args:
@@ -82,10 +83,10 @@ class CpuOps(Elementwise, HeadProjections, RecurrentMixers):
 
     def weight_bytes(self, weight: WeightSpec) -> int:
         """Return the bytes of a weight in float32, compact, or of its own dtype; matrices are packed."""
-        if weight.compact is not None:
-            return sum(weight.compact.sizes(*weight.shape))
-        itemsize = _dtype(weight).itemsize
         *leading, outputs, inputs = (1, 1, *weight.shape)
+        if weight.compact is not None:
+            return math.prod(leading) * sum(weight.compact.sizes(outputs, inputs))
+        itemsize = _dtype(weight).itemsize
         elements = self.matrix_elements(outputs, inputs) if weight.is_matrix else outputs * inputs
         return padded(math.prod(leading) * elements * itemsize, ALIGNMENT_ELEMENTS * 4)
 
@@ -97,18 +98,21 @@ class CpuOps(Elementwise, HeadProjections, RecurrentMixers):
 
     def weight(
         self, weight: WeightSpec, storage: Array
-    ) -> Array | PackedMatrix | CompactMatrix | tuple[PackedMatrix, ...]:
+    ) -> Array | PackedMatrix | CompactMatrix | tuple[PackedMatrix | CompactMatrix, ...]:
         """See ``storage`` as the tiles of a matrix, as those of several, or as an array."""
         checks.same_shape(weight.name, storage, (self.weight_bytes(weight),))
-        if weight.compact is not None:
-            return compact_matrix(storage, weight.compact, *weight.shape)
-        held = storage.view(_dtype(weight))
         if not weight.is_matrix:
+            held = storage.view(_dtype(weight))
             return held[: math.prod(weight.shape)].reshape(weight.shape)
         *leading, outputs, inputs = weight.shape
-        size = self.matrix_elements(outputs, inputs)
-        parts = held[: math.prod(leading) * size].reshape(-1, size)
-        matrices = tuple(self.matrix(part, outputs, inputs) for part in parts)
+        matrices: tuple[PackedMatrix | CompactMatrix, ...]
+        if (layout := weight.compact) is not None:
+            parts = storage.reshape(-1, sum(layout.sizes(outputs, inputs)))
+            matrices = tuple(compact_matrix(part, layout, outputs, inputs) for part in parts)
+        else:
+            held, size = storage.view(_dtype(weight)), self.matrix_elements(outputs, inputs)
+            parts = held[: math.prod(leading) * size].reshape(-1, size)
+            matrices = tuple(self.matrix(part, outputs, inputs) for part in parts)
         return matrices if leading else matrices[0]
 
     def row_permutation(self, weight: WeightSpec) -> RowPermutation:  # noqa: ARG002 (a GPU's business)

@@ -16,6 +16,7 @@ import numpy as np
 
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
@@ -98,7 +99,8 @@ def choose_threads(spec: ModelSpec, available: int, *, pairs_rows: bool) -> int:
 
 
 def _inner(spec: ModelSpec) -> int:
-    return max((ffn.inner for ffn in spec.ffns(DenseSpec)), default=4 * spec.hidden)
+    sizes = [ffn.inner for ffn in spec.ffns(DenseSpec)] + [ffn.inner for ffn in spec.ffns(MoeSpec)]
+    return max(sizes, default=4 * spec.hidden)
 
 
 def _gemms(spec: ModelSpec, matrix_bytes: int) -> list[tuple[Array, PackedMatrix]]:

@@ -37,6 +37,7 @@ from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
 from wisp_runtime.ops.cuda.gemm.quantized_tiling import unsplit_quantized
 from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
+from wisp_runtime.ops.cuda.missing import MissingMoe
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.recurrent import RecurrentMixers
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
@@ -63,7 +64,7 @@ _MAX_FUSED_ROPE_TOKENS = 768
 """Tokens of a GEMM that applies RoPE itself: of more, fetching angles delays it longer than a launch."""
 
 
-class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers, Scaling):
+class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers, Scaling, MissingMoe):
     """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array, Batch, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
+from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 
 _PER_ROW = (
@@ -119,6 +121,43 @@ def state_slots(batch: Batch, tokens: int) -> None:
     if batch.state_slots is None:
         raise ShapeError("state_slots is None, and the layer has a state")
     same_shape("state_slots", batch.state_slots, (len(batch.context_lengths_host),))
+
+
+def router(
+    x: Array,
+    weight: Array,
+    spec: RouterSpec,
+    bias: Array | None,
+    correction: Array | None,
+    counts: Array | None,
+) -> None:
+    """Require logits of each expert, and the spec's biases."""
+    rank("x", x, 2)
+    same_shape("weight", weight, (spec.experts, x.shape[1]))
+    for name, array, is_there in (
+        ("bias", bias, spec.has_bias),
+        ("correction", correction, spec.has_correction_bias),
+    ):
+        if (array is not None) != is_there:
+            raise ShapeError(f"{name} is {'missing' if array is None else 'there'}, unlike the spec's")
+        if array is not None:
+            same_shape(name, array, (spec.experts,))
+    if counts is not None:
+        same_shape("counts", counts, (2, spec.experts))
+
+
+def mixture(x: Array, routing: Routing, experts: ExpertWeights, added: Array | None) -> None:
+    """Require experts that are there, and one weight for each."""
+    rank("x", x, 2)
+    rank("experts", routing.experts, 2)
+    same_shape("weights", routing.weights, (len(x), routing.experts.shape[1]))
+    same_shape("experts", routing.experts, routing.weights.shape)
+    indices("experts", routing.experts.reshape(-1), len(experts.gate_up))
+    if len(experts.down) != len(experts.gate_up):
+        raise ShapeError(f"{len(experts.gate_up)} experts have gate and up, {len(experts.down)} have down")
+    columns("x", x, experts.gate_up[0].inputs)
+    if added is not None:
+        same_shape("added", added, x.shape)
 
 
 def sampling(logits: Array, batch: SamplingBatch) -> None:

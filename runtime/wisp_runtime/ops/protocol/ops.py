@@ -9,13 +9,16 @@ from wisp_runtime.ops.protocol.attention import AttentionOps, Encodings, RopeTab
 from wisp_runtime.ops.protocol.cache import CacheOps
 from wisp_runtime.ops.protocol.elementwise import ElementwiseOps
 from wisp_runtime.ops.protocol.gemm import GemmOps
+from wisp_runtime.ops.protocol.moe import MoeOps
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.recurrent import RecurrentOps
 from wisp_runtime.ops.protocol.sampling import SamplingOps
 from wisp_runtime.ops.protocol.weights import NamedWeights, WeightOps
 
 
-class Ops(GemmOps, AttentionOps, ElementwiseOps, RecurrentOps, SamplingOps, CacheOps, WeightOps, Protocol):
+class Ops(
+    GemmOps, MoeOps, AttentionOps, ElementwiseOps, RecurrentOps, SamplingOps, CacheOps, WeightOps, Protocol
+):
     """All operations of one device. Arrays are the device's own; activations are ``[N, ...]``, a token a row.
 
     Every method raises ShapeError when an array differs from its docstring.

@@ -3,6 +3,7 @@
 Plain functions over float32 arrays without checks; :mod:`wisp_runtime.ops.cpu.ops` checks.
 """
 
+from wisp_runtime.ops.reference.activation import activate
 from wisp_runtime.ops.reference.attention import paged_attention, write_kv
 from wisp_runtime.ops.reference.decode import Decode, decodes
 from wisp_runtime.ops.reference.dense import (
@@ -19,6 +20,7 @@ from wisp_runtime.ops.reference.dense import (
     store_rows,
     widen,
 )
+from wisp_runtime.ops.reference.moe import choose_experts, mixture, scale_rows
 from wisp_runtime.ops.reference.philox import philox4x32, token_words
 from wisp_runtime.ops.reference.random import random_values
 from wisp_runtime.ops.reference.recurrent import delta_net
@@ -26,14 +28,17 @@ from wisp_runtime.ops.reference.sampling import sample
 
 __all__ = [
     "Decode",
+    "activate",
     "add_rmsnorm",
     "add_scaled",
+    "choose_experts",
     "decodes",
     "delta_net",
     "embedding",
     "gate_heads",
     "gather_rows",
     "linear",
+    "mixture",
     "paged_attention",
     "philox4x32",
     "random_values",
@@ -41,6 +46,7 @@ __all__ = [
     "rmsnorm",
     "rope",
     "sample",
+    "scale_rows",
     "silu_mul",
     "store_rows",
     "token_words",

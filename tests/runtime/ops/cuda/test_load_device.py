@@ -10,6 +10,7 @@ import pytest
 from spec_changes import changed
 
 from wisp_plan.presets import shape_spec
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_plan.spec.rope import RopeSpec
 from wisp_plan.units import GIB, MIB
 from wisp_runtime.config import ServeConfig
@@ -188,6 +189,13 @@ def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, s
     spec = changed(LLAMA, rope=RopeSpec(), **sizes)
     with pytest.raises(ModelUnsupported, match=says):
         requirements.require_model(spec, 16)
+
+
+def test_layers_that_no_gpu_has_kernels_for_are_refused_before_a_weight_is_read():
+    (layer,) = set(LLAMA.layers)
+    mixture = replace(LLAMA, layers=(layer, replace(layer, ffn=MoeSpec(RouterSpec(8, 2), 768))))
+    with pytest.raises(ModelUnsupported, match=r"mixtures of experts\. Serve it with --device cpu"):
+        requirements.require_model(mixture, 16)
 
 
 def test_blocks_that_no_kernel_takes_are_refused_on_a_gpu():

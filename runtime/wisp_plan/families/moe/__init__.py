@@ -1,0 +1,1 @@
+"""Families of mixtures of experts, and the declaration of their weights."""

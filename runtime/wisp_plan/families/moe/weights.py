@@ -1,0 +1,117 @@
+"""Weights of mixtures of experts, which checkpoints store one by one or, of all experts, in one tensor.
+
+One by one: ``experts.3.gate_proj.weight [F, D]``. In one: ``experts.gate_up_proj [E, 2 F, D]``, gate above
+up, and ``experts.down_proj [E, D, F]``, as transformers 5 holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from wisp_plan.families.projections import mlp_weights
+from wisp_plan.spec.moe import MoeSpec
+from wisp_plan.spec.weight import GateUpRows, Shape, WeightSource, WeightSpec, part_of, stacked
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Names of a family's tensors.
+
+    Attributes:
+        block: name in the layer.
+        router, correction: names in the block.
+        gate, up, down: projections of one expert.
+        shared, shared_gate: names in the block; Qwen's, whose shared expert has a gate, and DeepSeek's.
+    """
+
+    block: str = "mlp"
+    router: str = "gate"
+    correction: str = "gate.e_score_correction_bias"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+    shared: tuple[str, str] = ("shared_expert", "shared_experts")
+    shared_gate: str = "shared_expert_gate"
+
+
+NAMES = ExpertNames()
+
+
+def moe_weights(
+    spec: MoeSpec, hidden: int, name: str, tensor: str, names: ExpertNames = NAMES
+) -> Iterator[WeightSpec]:
+    """Declare the mixture of a layer, which is ``name`` in the model and ``tensor`` in the checkpoint."""
+    block = f"{tensor}.{names.block}"
+    yield from router_weights(spec, hidden, name, block, names)
+    yield from expert_weights(spec, hidden, name, f"{block}.experts", names)
+    if spec.shared is not None:
+        shared = names.shared[0] if spec.has_shared_gate else names.shared[1]
+        yield from mlp_weights(spec.shared, hidden, f"{name}.shared", f"{block}.{shared}")
+    if spec.has_shared_gate:
+        gate = stacked((f"{block}.{names.shared_gate}.weight", (1, hidden)))
+        yield WeightSpec(f"{name}.shared_gate.weight", (1, hidden), gate, "projection", is_rounded=False)
+
+
+def router_weights(
+    spec: MoeSpec, hidden: int, name: str, block: str, names: ExpertNames = NAMES
+) -> Iterator[WeightSpec]:
+    """Declare the router of a mixture, ``block`` in the checkpoint: never quantized, held like a norm."""
+    experts, router = (spec.router.experts,), f"{block}.{names.router}"
+    weight = stacked((f"{router}.weight", (*experts, hidden)))
+    yield WeightSpec(f"{name}.router.weight", (*experts, hidden), weight, "parameter")
+    if spec.router.has_bias:
+        yield WeightSpec(f"{name}.router.bias", experts, stacked((f"{router}.bias", experts)), "parameter")
+    if spec.router.has_correction_bias:
+        bias = stacked((f"{block}.{names.correction}", experts))
+        yield WeightSpec(f"{name}.router.correction", experts, bias, "parameter", dtype="F32")
+
+
+def expert_weights(
+    spec: MoeSpec, hidden: int, name: str, tensor: str, names: ExpertNames = NAMES
+) -> Iterator[WeightSpec]:
+    """Declare the experts of a mixture, ``tensor`` in the checkpoint, which ranks share along F."""
+    into = (names.gate, names.up) if spec.is_gated else (names.up,)
+    experts, outputs = spec.router.experts, len(into) * spec.inner
+    rows = GateUpRows() if spec.is_gated else None
+    yield WeightSpec(
+        f"{name}.experts.gate_up.weight",
+        (experts, outputs, hidden),
+        _one_by_one(tensor, into, experts, (spec.inner, hidden)),
+        "projection",
+        shard_axis=1,
+        rows=rows,
+        alternatives=(_in_one(spec, hidden, tensor),),
+    )
+    down, shape = names.down, (experts, hidden, spec.inner)
+    yield WeightSpec(
+        f"{name}.experts.down.weight",
+        shape,
+        _one_by_one(tensor, (down,), experts, shape[1:]),
+        "projection",
+        shard_axis=2,
+        alternatives=(stacked((f"{tensor}.down_proj", shape)),),
+    )
+
+
+def _one_by_one(
+    tensor: str, parts: tuple[str, ...], experts: int, shape: tuple[int, int]
+) -> tuple[WeightSource, ...]:
+    """Return sources of a tensor each expert and part, ``shape``, the parts of one stacked."""
+    complete = tuple(map(range, shape))
+    return tuple(
+        part_of(f"{tensor}.{expert}.{part}.weight", shape, complete, (expert, number * shape[0], 0))
+        for expert, (number, part) in product(range(experts), enumerate(parts))
+    )
+
+
+def _in_one(spec: MoeSpec, hidden: int, tensor: str) -> tuple[WeightSource, ...]:
+    """Return sources of one tensor of all experts: its gate, and its up, so that ranks can share each."""
+    tensor += ".gate_up_proj" if spec.is_gated else ".up_proj"
+    experts, parts = spec.router.experts, 1 + spec.is_gated
+    shape: Shape = experts, parts * spec.inner, hidden
+    halves = (range(part * spec.inner, (part + 1) * spec.inner) for part in range(parts))
+    return tuple(
+        part_of(tensor, shape, (range(experts), half, range(hidden)), (0, half.start, 0)) for half in halves
+    )

@@ -1,0 +1,47 @@
+"""Mixture of experts: router, experts, and a shared expert with or without a gate."""
+
+from __future__ import annotations
+
+from wisp_plan.spec.moe import MoeSpec
+from wisp_runtime.batch import Array
+from wisp_runtime.layers.context import LayerContext
+from wisp_runtime.layers.ffn.dense import DenseMLP
+from wisp_runtime.layers.linear import Linear
+from wisp_runtime.ops.protocol.moe import ExpertWeights
+
+
+class MixtureOfExperts:
+    """``sum over the chosen of weight * expert(x)``, plus the shared expert of every token.
+
+    Args:
+        context: position of the layer, and its weights.
+        spec: router, and sizes of the experts.
+    """
+
+    def __init__(self, context: LayerContext, spec: MoeSpec) -> None:
+        weights, prefix = context.weights, context.prefix
+        self._ops, self._spec = context.ops, spec
+        self._counts = context.expert_counts
+        self._router = weights[f"{prefix}.router.weight"]
+        self._biases = {name: weights.get(f"{prefix}.router.{name}") for name in ("bias", "correction")}
+        self._experts = ExpertWeights(
+            weights[f"{prefix}.experts.gate_up.weight"],
+            weights[f"{prefix}.experts.down.weight"],
+            weights.get(f"{prefix}.experts.gate_up.bias"),
+            weights.get(f"{prefix}.experts.down.bias"),
+            spec.activation,
+        )
+        self._shared = None if spec.shared is None else DenseMLP(context, spec.shared, "shared")
+        gate = f"{prefix}.shared_gate"
+        self._shared_gate = Linear(context.ops, weights, gate) if spec.has_shared_gate else None
+
+    def __call__(self, x: Array) -> Array:
+        """Map ``[N, D]`` to ``[N, D]``."""
+        routing = self._ops.route(x, self._router, self._spec.router, counts=self._counts, **self._biases)
+        return self._ops.mixture(x, routing, self._experts, self._of_shared(x))
+
+    def _of_shared(self, x: Array) -> Array | None:
+        if self._shared is None:
+            return None
+        added = self._shared(x)
+        return added if self._shared_gate is None else self._ops.scale_rows(added, self._shared_gate(x))

@@ -1,0 +1,72 @@
+"""Mixture of experts on the CPU: tokens grouped by expert, a bounded number at a time."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from wisp_plan.memory.buffers.cpu import MAX_EXPERT_ROWS
+from wisp_plan.spec.moe import RouterSpec
+from wisp_runtime.batch import Array
+from wisp_runtime.ops import reference
+from wisp_runtime.ops.cpu.row_tiles import linear_by_tiles, multiply_by_tiles
+from wisp_runtime.ops.cpu.threads import Workers
+from wisp_runtime.ops.protocol import checks
+from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
+
+
+class Mixture:
+    """Router and experts as :class:`.ops.CpuOps` has them."""
+
+    _workers: Workers | None
+
+    def expert_counts(self, layers: int, experts: int) -> Array:
+        """Allocate zeros."""
+        return np.zeros((layers, 2, experts), np.int64)
+
+    def route(
+        self,
+        x: Array,
+        weight: Array,
+        spec: RouterSpec,
+        *,
+        bias: Array | None = None,
+        correction: Array | None = None,
+        counts: Array | None = None,
+    ) -> Routing:
+        """See :func:`.reference.choose_experts`."""
+        checks.router(x, weight, spec, bias, correction, counts)
+        logits = multiply_by_tiles(x, weight.T)
+        if bias is not None:
+            logits += bias
+        routing = Routing(*reference.choose_experts(logits, spec, correction))
+        if counts is not None:
+            tokens = np.bincount(routing.experts.reshape(-1), minlength=spec.experts)
+            counts += (tokens, tokens > 0)
+        return routing
+
+    def mixture(
+        self, x: Array, routing: Routing, experts: ExpertWeights, added: Array | None = None
+    ) -> Array:
+        """See :func:`.reference.mixture`."""
+        checks.mixture(x, routing, experts, added)
+        compute = partial(self._expert, experts)
+        return reference.mixture(x, routing.experts, routing.weights, compute, added)
+
+    def scale_rows(self, x: Array, logits: Array) -> Array:
+        """See :func:`.reference.scale_rows`."""
+        checks.rank("x", x, 2)
+        checks.same_shape("logits", logits, (len(x), 1))
+        return reference.scale_rows(x, logits)
+
+    def _expert(self, experts: ExpertWeights, index: int, rows: Array) -> Array:
+        """Return the results of one expert; ``[R, D]`` is overwritten by them, some rows at a time."""
+        biases = experts.gate_up_bias, experts.down_bias
+        into, out = (None if bias is None else bias[index] for bias in biases)
+        for first in range(0, len(rows), MAX_EXPERT_ROWS):
+            some = rows[first : first + MAX_EXPERT_ROWS]
+            inner = linear_by_tiles(some, experts.gate_up[index], into, self._workers)
+            gated = reference.activate(inner, experts.activation)
+            some[:] = linear_by_tiles(gated, experts.down[index], out, self._workers)
+        return rows
