@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 from wisp_plan.families.hybrid.delta_net_weights import delta_net_weights
+from wisp_plan.families.hybrid.mamba_weights import mamba_weights
 from wisp_plan.families.moe.weights import moe_weights
 from wisp_plan.families.projections import mlp_weights, norm_weight, row_parallel, row_parallel_bias
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
 from wisp_plan.spec.weight import RotaryRows, WeightSource, WeightSpec, part_of, stacked
@@ -112,6 +114,7 @@ DeclareLayer = Callable[[Any, int, str, str], Iterator[WeightSpec]]
 LAYER_WEIGHTS: dict[type[Any], DeclareLayer] = {
     AttentionSpec: attention_weights,
     DeltaNetSpec: delta_net_weights,
+    MambaSpec: mamba_weights,
     DenseSpec: dense_weights,
     MoeSpec: moe_weights,
 }

@@ -13,6 +13,7 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.errors import ModelUnsupported
@@ -22,6 +23,7 @@ from wisp_runtime.layers.ffn.dense import DenseMLP
 from wisp_runtime.layers.ffn.moe import MixtureOfExperts
 from wisp_runtime.layers.mixers.attention import Attention
 from wisp_runtime.layers.mixers.delta_net import DeltaNet
+from wisp_runtime.layers.mixers.mamba import Mamba
 
 
 class Mixer(Protocol):
@@ -47,6 +49,7 @@ class Ffn(Protocol):
 MIXERS: dict[type[Any], Callable[[LayerContext, Any], Mixer]] = {
     AttentionSpec: Attention,
     DeltaNetSpec: DeltaNet,
+    MambaSpec: Mamba,
 }
 """Constructor of each kind of mixer."""
 

@@ -29,7 +29,7 @@ def random_model(spec, seed=6):
         else:
             values[weight.name] = numbers / np.float32(np.sqrt(weight.shape[-1]))
         destination = weights.destination(weight.name, (0,) * len(weight.shape), weight.shape, "F32")
-        OPS.store(destination, values[weight.name])
+        OPS.store(destination, values[weight.name].reshape(destination.shape))
     return model_class(spec)(spec, weights, OPS), values
 
 

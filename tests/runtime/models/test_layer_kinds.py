@@ -14,6 +14,7 @@ from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, NormSpec, ParallelSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.rope import RopeSpec
 
@@ -22,6 +23,16 @@ ATTENTION = AttentionSpec(4, 2, 8, RopeSpec(rotary_size=8))
 NO_POSITIONS = replace(ATTENTION, rope=None)
 MLP = DenseSpec(56)
 PAIR = ParallelSpec((ATTENTION, replace(NO_POSITIONS, window=5, scale=0.2)), (0.7, 1.4))
+MAMBA = MambaSpec(6, 8, 5, groups=3)
+BIASED = MambaSpec(
+    *(4, 8, 16),
+    has_input_bias=True,
+    has_output_bias=True,
+    gating="gate",
+    scales=(0.5, 1.2, 0.7, 1.3, 2.0),
+)
+GATINGS = ("norm_then_gate", "gate")
+MAMBA_PAIR = ParallelSpec((ATTENTION, BIASED), (0.7, 1.4))
 LAYERS = {
     "no positions": [LayerSpec(NO_POSITIONS, MLP, NORMS)],
     "one part each": [LayerSpec(ATTENTION, None, NORMS), LayerSpec(None, MLP, NORMS)],
@@ -29,6 +40,9 @@ LAYERS = {
     "scaled mlp": [LayerSpec(ATTENTION, DenseSpec(56, gate_scale=0.3, scale=1.7), NORMS)],
     "parallel": [LayerSpec(PAIR, MLP, NORMS), LayerSpec(PAIR, None, NORMS)],
     "parallel, unscaled last": [LayerSpec(replace(PAIR, scales=(0.4, 1.0)), MLP, NORMS)],
+    "mamba": [LayerSpec(MAMBA, MLP, NORMS), LayerSpec(ATTENTION, MLP, NORMS), LayerSpec(MAMBA, None, NORMS)],
+    "mamba, other gating": [LayerSpec(replace(MAMBA, gating=gating), MLP, NORMS) for gating in GATINGS],
+    "mamba beside attention": [LayerSpec(MAMBA_PAIR, MLP, NORMS), LayerSpec(MAMBA_PAIR, MLP, NORMS)],
     "an mlp last": [LayerSpec(ATTENTION, MLP, NORMS), LayerSpec(None, DenseSpec(48, "relu2"), NORMS)],
 }
 SCALES = {"embedding_scale": 3.5, "logits_scale": 0.125}
@@ -66,6 +80,7 @@ def test_logits_of_the_last_row_equal_those_of_all_rows(layers):
         ("gate_scale", {"ffn": DenseSpec(56, gate_scale=0.3)}),
         ("scale", {"ffn": DenseSpec(56, scale=1.7)}),
         ("relu2", {"ffn": DenseSpec(56, "relu2")}),
+        ("mamba's scales", {"mixer": replace(MAMBA, scales=BIASED.scales)}),
         ("scales", {"mixer": replace(PAIR, scales=(1.0, 1.0))}),
         ("positions", {"mixer": replace(PAIR, mixers=(NO_POSITIONS, PAIR.mixers[1]))}),
     ],
@@ -94,6 +109,8 @@ def test_parallel_mixers_have_a_cache_each():
     ("spec", "expect"),
     [
         (model_of(LAYERS["parallel"]), ("mixers in parallel",)),
+        (model_of(LAYERS["mamba"]), ("Mamba-2",)),
+        (model_of(LAYERS["mamba beside attention"]), ("Mamba-2", "mixers in parallel")),
         (model_of(LAYERS["scaled mlp"]), ("scaled results of an MLP",)),
         (model_of([LayerSpec(ATTENTION, MLP, NORMS)], embedding_scale=2.0), ("scaled embeddings or logits",)),
         (model_of([LayerSpec(ATTENTION, MLP, NORMS)], logits_scale=2.0), ("scaled embeddings or logits",)),

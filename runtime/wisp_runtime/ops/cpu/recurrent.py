@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.compact import CompactMatrix
 from wisp_runtime.ops.cpu.delta_chunks import delta_rule_in_chunks
 from wisp_runtime.ops.cpu.packed import PackedMatrix
+from wisp_runtime.ops.cpu.scan_chunks import scan_in_chunks
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights
 
 
 class RecurrentMixers:
@@ -44,3 +46,25 @@ class RecurrentMixers:
         checks.same_shape("inputs", inputs, (len(states), *spec.cache().shapes[1]))
         given = projected, gates, weights, spec, batch, states, inputs, rows
         return reference.delta_net(*given, rule=delta_rule_in_chunks)
+
+    def project_mamba(
+        self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None
+    ) -> Array:
+        """See :func:`.reference.linear`."""
+        return self.linear(x, weight, bias)
+
+    def mamba(
+        self,
+        projected: Array,
+        weights: MambaWeights,
+        spec: MambaSpec,
+        batch: Batch,
+        states: Array,
+        inputs: Array,
+        rows: Array | None = None,
+    ) -> Array:
+        """See :func:`.reference.mamba`; of several tokens the scan is in chunks."""
+        checks.mamba(projected, weights, spec, batch)
+        checks.same_shape("states", states, (len(inputs), *spec.cache().shapes[0]))
+        checks.same_shape("inputs", inputs, (len(states), *spec.cache().shapes[1]))
+        return reference.mamba(projected, weights, spec, batch, states, inputs, rows, scan=scan_in_chunks)

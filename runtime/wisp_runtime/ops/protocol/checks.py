@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array, Batch, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
 from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights
 
 _PER_ROW = (
     *("temperature", "top_k", "top_p", "min_p"),
@@ -112,6 +113,21 @@ def delta_net(
     for name in ("decay", "step_bias"):
         same_shape(name, getattr(weights, name), (spec.value_heads,))
     same_shape("norm", weights.norm, (spec.value_size,))
+    state_slots(batch, len(projected))
+
+
+def mamba(projected: Array, weights: MambaWeights, spec: MambaSpec, batch: Batch) -> None:
+    """Require projections, weights and a batch as ``spec`` says; each sequence has a state's slot."""
+    columns("projected", projected, spec.projected_size)
+    same_shape("conv", weights.conv, (spec.conv_size, spec.kernel))
+    if weights.conv_bias is not None:
+        same_shape("conv_bias", weights.conv_bias, (spec.conv_size,))
+    for name in ("decay", "step_bias", "skip"):
+        same_shape(name, getattr(weights, name), (spec.heads,))
+    if (weights.norm is None) != (spec.gating == "gate"):
+        raise ShapeError(f"gating {spec.gating} with norm {weights.norm}")
+    if weights.norm is not None:
+        same_shape("norm", weights.norm, (spec.inner,))
     state_slots(batch, len(projected))
 
 

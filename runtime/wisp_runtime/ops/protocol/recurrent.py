@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.protocol.gemm import Matrix
 
@@ -31,6 +32,27 @@ class DeltaNetWeights:
     step_bias: Array
     norm: Array
     eps: float
+
+
+@dataclass(frozen=True, slots=True)
+class MambaWeights:
+    """Weights of a Mamba-2 mixer beside its projections.
+
+    Attributes:
+        conv: ``[C, K]``, taps of each channel's convolution, the newest input's last.
+        conv_bias: ``[C]``, or None.
+        decay: ``[H]`` float32, logarithm of the decay rate (``A_log``).
+        step_bias: ``[H]`` float32, added to the time step before softplus (``dt_bias``).
+        skip: ``[H]`` float32, factor of x in the result (``D``).
+        norm: ``[H Dh]`` float32, weight of the norm; None: gating is ``gate``.
+    """
+
+    conv: Array
+    conv_bias: Array | None
+    decay: Array
+    step_bias: Array
+    skip: Array
+    norm: Array | None
 
 
 class RecurrentOps(Protocol):
@@ -79,5 +101,49 @@ class RecurrentOps(Protocol):
             ``[N, Hv Dv]``, or ``[R, Hv Dv]``, contiguous.
 
         Source: Yang et al. 2024, arXiv:2412.06464.
+        """
+        ...
+
+    def project_mamba(self, x: Array, weight: Matrix, bias: Array | None) -> Array:
+        """Return ``x W^T + bias``: ``[N, D]`` to ``projected`` of :meth:`mamba`."""
+        ...
+
+    def mamba(
+        self,
+        projected: Array,
+        weights: MambaWeights,
+        spec: MambaSpec,
+        batch: Batch,
+        states: Array,
+        inputs: Array,
+        rows: Array | None = None,
+    ) -> Array:
+        """Convolve x, B and C, update the states by the selective scan, gate and norm the result.
+
+        With ``projected`` in its parts z, x, B, C and t, each multiplied by its factor of ``spec.scales``::
+
+            x, B, C = silu(conv(x, B, C) + conv_bias)
+            t = softplus(t + step_bias)
+            S = exp(-t exp(decay)) S + (t x) B^T
+            y = S C + skip x
+
+        then, by ``spec.gating``, ``norm(y silu(z))``, ``norm(y) silu(z)`` or ``y silu(z)``: RMS norms of
+        ``spec.groups`` groups of channels. Heads of a group share B and C. Slots, their beginnings and what
+        a row depends on are as of :meth:`delta_net`.
+
+        Args:
+            projected: ``[N, 2 H Dh + 2 G S + H]``: z and x of H heads of Dh channels, B and C of G groups
+                of S states, t.
+            weights: convolution, scan and norm.
+            spec: heads and sizes.
+            batch: the step; ``positions``, ``query_starts`` and ``state_slots`` are read.
+            states: ``[slots, H, Dh, S]`` in ``spec.state_dtype``; slots may be apart.
+            inputs: ``[slots, K - 1, C]``, the convolution's last inputs with their factors, the newest last.
+            rows: ``[R]``, the rows of the result that are wanted; None: all. States are updated for all.
+
+        Returns:
+            ``[N, H Dh]``, or ``[R, H Dh]``, contiguous.
+
+        Source: Dao & Gu 2024, arXiv:2405.21060, section 7.
         """
         ...

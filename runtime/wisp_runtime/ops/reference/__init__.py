@@ -20,6 +20,7 @@ from wisp_runtime.ops.reference.dense import (
     store_rows,
     widen,
 )
+from wisp_runtime.ops.reference.mamba import mamba
 from wisp_runtime.ops.reference.moe import choose_experts, mixture, scale_rows
 from wisp_runtime.ops.reference.philox import philox4x32, token_words
 from wisp_runtime.ops.reference.random import random_values
@@ -38,6 +39,7 @@ __all__ = [
     "gate_heads",
     "gather_rows",
     "linear",
+    "mamba",
     "mixture",
     "paged_attention",
     "philox4x32",
