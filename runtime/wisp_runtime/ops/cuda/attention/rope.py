@@ -75,8 +75,8 @@ class Rope:
         """Normalise q and k by head if there are norms, apply RoPE to both, write k and v to a layer's cache.
 
         Args:
-            qkv: ``[N, (Hq + 2 Hkv) * Dh]`` bf16: q, k, v. q is overwritten. Rows may be apart, by a multiple of
-                8 elements.
+            qkv: ``[N, (Hq + 2 Hkv) * Dh]`` bf16: q, k, v. q is overwritten. Rows may be apart, by a multiple
+                of 8 elements.
             heads: ``(Hq, Hkv, Dh)``; Dh a multiple of 8 up to 256.
             q_norm, k_norm: ``[Dh]`` bf16, weights of the norms, or None.
             eps: added to the mean square of the norms.
