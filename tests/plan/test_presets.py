@@ -23,6 +23,9 @@ PARAMETERS = {
     "smollm2-135m": 134_515_008,
     "smollm2-360m": 361_821_120,
     "smollm2-1.7b": 1_711_376_384,
+    # What transformers 5.24 counts: the Hub's numbers include encoders of images and drafting heads.
+    "qwen3.8-27b": 26_895_998_464,
+    "qwen3.5-9b": 8_953_803_264,
 }
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
 from wisp_plan.families import llama, mistral, qwen2, qwen3
 from wisp_plan.families.config_files import MAX_CONFIG_BYTES, OWN_FILES
+from wisp_plan.families.hybrid import qwen3_5
 from wisp_plan.families.reader import REMEDY, ConfigReader
 from wisp_plan.json_object import count_values, shorten
 from wisp_plan.quantization.config import read_own_file, read_quantization
@@ -27,8 +28,16 @@ ReadText = Callable[[str], bytes | None]
 """``read(name)``: contents of a file, or its first ``MAX_CONFIG_BYTES`` + 1 bytes; None: there is none."""
 
 _FAMILIES = (llama, mistral, qwen2, qwen3)
+_FAMILIES_OF_SEVERAL = (qwen3_5,)
 TRANSLATORS: dict[str, Translator] = {family.ARCHITECTURE: family.translate for family in _FAMILIES}
+TRANSLATORS |= {name: family.translate for family in _FAMILIES_OF_SEVERAL for name in family.ARCHITECTURES}
 """Translator of each architecture."""
+
+_WITH_IMAGES, _TENSORS_OF_TEXT = "ForConditionalGeneration", "model.language_model"
+"""End of the names of architectures that read images too, and prefix of their text model's tensors."""
+
+_SHARED_KEYS = ("bos_token_id", "eos_token_id", "dtype", "torch_dtype")
+"""Keys of the model with images that its text model may leave out."""
 
 SUPPORTED_ARCHITECTURES = tuple(TRANSLATORS)
 
@@ -89,9 +98,25 @@ def parse_config(config: Mapping[str, object]) -> ModelSpec:
     if not isinstance(config, Mapping):
         raise ConfigInvalid(f"config.json holds a {type(config).__name__}; expected an object. {REMEDY}")
     reader = ConfigReader(config)
-    translate = TRANSLATORS[_architecture(reader)]
-    _refuse_what_cannot_run(reader)
-    return replace(translate(reader), quantization=read_quantization(reader))
+    architecture = _architecture(reader)
+    text = text_part(reader)
+    _refuse_what_cannot_run(text)
+    spec = replace(TRANSLATORS[architecture](text), quantization=read_quantization(reader))
+    return replace(spec, tensors=_TENSORS_OF_TEXT) if architecture.endswith(_WITH_IMAGES) else spec
+
+
+def text_part(reader: ConfigReader) -> ConfigReader:
+    """Return the keys of the text model: those of ``text_config`` where a model with images has one."""
+    if (section := reader.section("text_config")) is None:
+        return reader
+    fallbacks = {key: reader.values[key] for key in _SHARED_KEYS if key in reader.values}
+    return ConfigReader({**fallbacks, **section.values, **_ties(reader)}, section.path)
+
+
+def _ties(reader: ConfigReader) -> dict[str, object]:
+    """Return whether the head is the embedding table, which the model with images decides."""
+    key = "tie_word_embeddings"
+    return {key: reader.values[key]} if reader.values.get(key) is not None else {}
 
 
 def _architecture(reader: ConfigReader) -> str:

@@ -42,12 +42,16 @@ class Defaults:
         kv_heads: ``num_key_value_heads``; None: as many as query heads.
         head_size: ``head_dim``; None: hidden size over heads.
         bos, eos: token ids.
+        rotary_share: ``partial_rotary_factor``.
+        inner: ``intermediate_size``; None: it must be there.
     """
 
     kv_heads: int | None = None
     head_size: int | None = None
     bos: tuple[int, ...] = ()
     eos: tuple[int, ...] = ()
+    rotary_share: float = 1.0
+    inner: int | None = None
 
 
 def read_dense_decoder(
@@ -71,7 +75,7 @@ def read_dense_decoder(
         heads=heads,
         kv_heads=kv_heads,
         head_size=head_size,
-        rope=parse_rope(reader, head_size),
+        rope=parse_rope(reader, head_size, defaults.rotary_share),
         has_qkv_bias=biases.qkv,
         has_output_bias=biases.output,
         has_qk_norm=has_qk_norm,
@@ -81,7 +85,7 @@ def read_dense_decoder(
         family,
         layers=layers,
         hidden=reader.integer("hidden_size"),
-        inner=reader.integer("intermediate_size"),
+        inner=reader.integer("intermediate_size", defaults.inner),
         vocab=reader.integer("vocab_size"),
         max_context=max_context,
         attention=attention,

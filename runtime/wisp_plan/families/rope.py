@@ -19,8 +19,11 @@ SUPPORTED = ("default", "linear", "llama3", "yarn")
 _MAX_MSCALE = 100.0
 
 
-def parse_rope(config: ConfigReader, head_size: int) -> RopeSpec:
+def parse_rope(config: ConfigReader, head_size: int, rotary_share: float = 1.0) -> RopeSpec:
     """Return the rotary embedding of a model with heads of ``head_size`` channels.
+
+    Args:
+        rotary_share: share of them that RoPE is applied to, unless the config has one.
 
     Raises:
         ConfigInvalid: an unsupported kind (dynamic, longrope, ...), or an impossible number.
@@ -28,7 +31,7 @@ def parse_rope(config: ConfigReader, head_size: int) -> RopeSpec:
     section = config.section("rope_parameters") or config.section("rope_scaling")
     scaling = section or ConfigReader({}, "rope_scaling.")
     theta = scaling.number("rope_theta", config.number("rope_theta", DEFAULT_THETA))
-    rotary_size = _rotary_size(config, scaling, head_size)
+    rotary_size = _rotary_size(config, scaling, head_size, rotary_share)
     kind = _kind(scaling)
     if kind == "linear":
         return RopeSpec(theta, "linear", _factor(scaling), rotary_size=rotary_size)
@@ -112,9 +115,9 @@ def _factor(scaling: ConfigReader) -> float:
     return factor
 
 
-def _rotary_size(config: ConfigReader, scaling: ConfigReader, head_size: int) -> int:
+def _rotary_size(config: ConfigReader, scaling: ConfigReader, head_size: int, usual: float) -> int:
     reader = scaling if scaling.has("partial_rotary_factor") else config
-    share = reader.number("partial_rotary_factor", 1.0)
+    share = reader.number("partial_rotary_factor", usual)
     size = int(head_size * share)
     if share > 1 or size < 2 or size % 2:
         raise reader.bad(

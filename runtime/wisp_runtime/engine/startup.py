@@ -96,7 +96,7 @@ def start(config: ServeConfig, report: Report) -> Engine:
         options = fit.ledger.options
         checkpoint = checkpoint.held(options.quantization, options.formats)
         model = checkpoint.load(device.ops, progress, comm=device.comm)
-        progress.note = fit.ledger.weight_description
+        progress.note = fit.ledger.weight_description + checkpoint.not_read
     limits = replace(limits_of(spec, config, fit), poolings=pooling_kinds(device.stream))
     with phase("kernels", report) as progress:
         scales: KvScales = {}

@@ -21,6 +21,7 @@ from wisp_plan.weights.held import BF16, held_weights, hold
 from wisp_plan.weights.stored import as_stored, spec_as_stored
 from wisp_plan.weights.tensors import check_tensors, tensors_of
 from wisp_plan.weights.unread import neutral_tensors
+from wisp_plan.weights.unused import describe_unused
 from wisp_runtime.comm.none import NO_COMM
 from wisp_runtime.comm.protocol import Comm
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
@@ -63,17 +64,24 @@ class Checkpoint:
         spec: dimensions of the model, and the quantized layers that the headers have.
         tensors: index of its tensors.
         weights: the weights that are read from them, in their stored formats.
+        unused: parts of it that are not read, for people; empty: there are none.
     """
 
     path: Path
     spec: ModelSpec
     tensors: TensorIndex
     weights: tuple[WeightSpec, ...]
+    unused: str = ""
 
     @property
     def folder(self) -> Path:
         """Folder of its files."""
         return self.path.parent if self.path.is_file() else self.path
+
+    @property
+    def not_read(self) -> str:
+        """End of the log's line that says what was read: parts of the checkpoint that were not, if any."""
+        return f"; not read: {self.unused}" if self.unused else ""
 
     def held(self, quantization: str, formats: Collection[str]) -> Checkpoint:
         """Return the checkpoint with the format in which a device holds each weight.
@@ -142,7 +150,7 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
     model_class(spec)
     try:
         tensors = read_directory(path)
-        check_tensors(spec, tensors.by_name)
+        unused = describe_unused(tensors.by_name, check_tensors(spec, tensors.by_name).extra)
         spec = spec_as_stored(spec, tensors.by_name)
         weights = as_stored(shard(declare(spec), rank, ranks), tensors.by_name, spec.quantization)
         unread = neutral_tensors(spec, tensors.by_name)
@@ -156,7 +164,7 @@ def open_checkpoint(path: Path, spec: ModelSpec, *, rank: int = 0, ranks: int = 
         raise WeightsUnreadable(f"{path}: {error.message}") from error
     except OSError as error:
         raise WeightsUnreadable(f"{path}: reading the headers failed: {error.strerror}.") from error
-    return Checkpoint(path, spec, tensors, weights)
+    return Checkpoint(path, spec, tensors, weights, unused)
 
 
 def load_model(

@@ -34,6 +34,11 @@ class Case:
     config: dict[str, Any]
     is_long: bool = True
 
+    @property
+    def has_delta_net(self) -> bool:
+        """Whether some layers are Gated DeltaNet."""
+        return "linear_num_key_heads" in self.config
+
 
 def _case(
     architecture: str,
@@ -76,6 +81,26 @@ _LLAMA3 = {
     "original_max_position_embeddings": 1024,
 }
 _BIASED = {"attention_bias": True, "mlp_bias": True}
+_TIED = {"tie_word_embeddings": True}
+
+
+def _delta_net(
+    key_heads: int, value_heads: int, key_size: int, value_size: int, **more: Any
+) -> dict[str, Any]:
+    """Return keys of a hybrid: three layers of Gated DeltaNet before one of attention."""
+    return {
+        "model_type": "qwen3_5_text",
+        "linear_num_key_heads": key_heads,
+        "linear_num_value_heads": value_heads,
+        "linear_key_head_dim": key_size,
+        "linear_value_head_dim": value_size,
+        "linear_conv_kernel_dim": 4,
+        "full_attention_interval": 4,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-6,
+    } | more
+
+
 CASES = (
     _case(
         "Llama", 576, (9, 3, 64), 1536, 49152, is_long=True, rope_scaling=_LLAMA3, tie_word_embeddings=True
@@ -87,6 +112,8 @@ CASES = (
     _case("Llama", 1024, (16, 2, 80), 1544, 1000, is_long=False, **_BIASED),
     _case("Qwen3", 896, (6, 6, 192), 1536, 1001, is_long=False, tie_word_embeddings=True),
     _case("Mistral", 576, (8, 1, 256), 2000, 1000, is_long=False, sliding_window=40),
+    _case("Qwen3_5", 512, (6, 2, 256), 1024, 1000, is_long=True, **_delta_net(2, 6, 128, 128)),
+    _case("Qwen3_5", 320, (4, 4, 64), 520, 1001, is_long=False, **_delta_net(4, 4, 64, 128), **_TIED),
 )
 CASE_NAMES = [case.name for case in CASES]
 
@@ -102,7 +129,7 @@ def write_model(case: Case, folder: Path) -> Any:
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            mean, deviation = _distribution(name, parameter)
+            mean, deviation = _distribution(name, parameter, case.has_delta_net)
             values = torch.empty_like(parameter).normal_(mean, deviation, generator=generator)
             parameter.copy_(values.to(torch.bfloat16))
     stored = {name: tensor.to(torch.bfloat16) for name, tensor in model.named_parameters()}
@@ -114,15 +141,17 @@ _GAINS = {"q_proj": 1.2, "k_proj": 1.2, "o_proj": 4.0, "down_proj": 0.5, "lm_hea
 _EMBEDDING_DEVIATION = 0.5
 
 
-def _distribution(name: str, parameter: Any) -> tuple[float, float]:
-    """Return mean and deviation.
+def _distribution(name: str, parameter: Any, has_delta_net: bool) -> tuple[float, float]:
+    """Return mean and deviation; norms are zero-centred beside Gated DeltaNet, all but its own.
 
     Attention scores deviate by 1.4, so that attention is neither flat nor a single key, and its output weighs
     so much that a few keys missing among thousands show in the stream.
     """
     if name.endswith("norm.weight"):
-        return 1.0, 0.15
-    if name.endswith(".bias"):
+        return 0.0 if has_delta_net and "linear_attn" not in name else 1.0, 0.15
+    if name.endswith(".A_log"):
+        return 0.0, 1.0
+    if name.endswith((".bias", ".dt_bias")):
         return 0.0, 0.3
     if "embed_tokens" in name:
         return 0.0, _EMBEDDING_DEVIATION

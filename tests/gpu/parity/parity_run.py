@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from parity_reference import Seen
 
+from wisp_plan.memory.cache import cache_sizes, model_groups
 from wisp_plan.memory.step import StepSizes
 from wisp_runtime.batch import Batch, StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent.strategy import load_persistent
-from wisp_runtime.layers.cache import ModelCache, allocate_blocks
+from wisp_runtime.layers.cache import ModelCache, allocate
 from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED
@@ -74,7 +76,7 @@ class Ours:
         on_stream_of(self.ops)
         spec, random = self.model.spec, np.random.default_rng(9)
         widths = [-(-len(tokens) // BLOCK_TOKENS) for tokens in sequences]
-        cache = self._unwritten_cache(sum(widths) + 3)
+        cache = self._unwritten_cache(sum(widths) + 3, len(sequences))
         order = random.permutation(cache.blocks).tolist()
         blocks = [[order.pop() for _ in range(width)] for width in widths]
         streams = [
@@ -93,18 +95,34 @@ class Ours:
                     streams[row][layer][first : first + count] = stream[at : at + count]
                     at += count
 
+            states = [(chunk.row, len(sequences) + chunk.row) for chunk in step if cache.states]
+            for state, kept in states:
+                cache.copy_state(state, kept)
             self.model.forward(batch, cache, keep)
             # Once more as it is served: with a probe the last layer computes rows that nobody else wants.
+            for state, kept in states:
+                cache.copy_state(kept, state)
             found = self.ops.to_host(serve(batch).logits)
             logits |= {chunk.row: found[row : row + 1].copy() for row, chunk in enumerate(step)}
         return [Seen(streams[row], logits[row]) for row in range(len(sequences))]
 
-    def _unwritten_cache(self, blocks: int) -> ModelCache:
+    def _unwritten_cache(self, blocks: int, sequences: int) -> ModelCache:
         """Return a cache full of NaN: nothing that was not written may reach a result."""
-        cache = allocate_blocks(self.model.spec, self.ops, blocks=blocks, block_tokens=BLOCK_TOKENS)
-        if self.ops.device == "cuda":
-            for array in (cache.keys, cache.values):
+        spec, device = self.model.spec, self.ops.device
+        sizes = cache_sizes(
+            model_groups(spec, "bf16" if device == "cuda" else "float32"),
+            blocks,
+            block_tokens=BLOCK_TOKENS,
+            max_concurrent=sequences,
+            max_step_tokens=blocks * BLOCK_TOKENS,
+            max_context=blocks * BLOCK_TOKENS,
+        )
+        cache = allocate(sizes, self.ops)
+        for array in chain(*cache.groups, cache.states):
+            if device == "cuda":
                 array.data.memset_async(_NAN_BYTE, array.nbytes)
+            elif array.dtype == np.float32:
+                array[:] = np.nan
         return cache
 
     def _batch(self, sequences: list[list[int]], blocks: list[list[int]], step: Step) -> Batch:
@@ -132,6 +150,7 @@ class Ours:
             query_starts_host=starts,
             context_lengths_host=contexts,
             kind=StepKind.DECODE if set(counts) == {1} else None,
+            state_slots=place(np.array([chunk.row for chunk in step], np.int32)),
         )
 
 

@@ -5,7 +5,8 @@ TF32); beside it stand transformers in bf16 and float32 rounded to bf16 where a 
 is required of us: the cosine of a layer's stream with float32's is at least 0.9999 over all rows, and of the
 worst row at least that, or no less than the worst row of the rounded float32.
 
-Needs torch and transformers beside the GPU. ``WISP_TEST_PARITY_DEVICE=cpu`` compares the CPU engine instead.
+Needs torch and transformers beside the GPU. ``WISP_TEST_PARITY_DEVICE=cpu`` compares the CPU engine instead,
+with ``WISP_TEST_PARITY_LONG=1`` at the same lengths.
 """
 
 from __future__ import annotations
@@ -26,16 +27,17 @@ from parity_compare import MIN_COSINE, compare, report
 from parity_engine import explain, generate, open_engine
 from parity_models import CASE_NAMES, CASES, Case, write_model
 from parity_reference import Reference, Seen
-from parity_run import Ours, Step, all_at_once, mixed, together
+from parity_run import Chunk, Ours, Step, all_at_once, mixed, together
 
 from wisp_runtime.ops import registry
 
 DEVICE = os.environ.get("WISP_TEST_PARITY_DEVICE", "cuda")
 SMOLLM2 = os.environ.get("WISP_SMOLLM2")
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
-LONG = DEVICE == "cuda"
+LONG = DEVICE == "cuda" or "WISP_TEST_PARITY_LONG" in os.environ
 GREEDY_TOKENS = 256 if LONG else 24
-LENGTHS = (1, 17, 300, 4096, 7900)
+LENGTHS = (1, 17, 63, 64, 65, 129, 300, 4000, 7900)
+"""Those around 64, a chunk of recurrent layers, and those of thousands."""
 
 
 class Pair:
@@ -101,8 +103,19 @@ def _all(seen: Seen) -> list[Any]:
 @pytest.mark.parametrize("length", LENGTHS)
 def test_each_layer_of_a_prompt_is_that_of_transformers(pair, length):
     if length > 300 and not (LONG and pair.case.is_long):
-        pytest.skip("lengths of thousands for one model of each family, on a GPU")
+        pytest.skip("lengths of thousands for one model of each family")
     require_alike(pair, f"{length} tokens", [pair.tokens(length)], all_at_once([length]))
+
+
+@pytest.mark.parametrize(
+    ("length", "chunk"),
+    [(63, 1), (64, 1), (65, 1), (65, 64), (129, 1), (129, 64), (129, 100), (4000, 1), (4000, 700)],
+)
+def test_a_prompt_in_chunks_and_token_by_token_is_that_of_transformers(pair, length, chunk):
+    if length > 300 and not (LONG and pair.case.is_long and pair.case.has_delta_net):
+        pytest.skip("lengths of thousands in chunks for models with a recurrent state")
+    steps = [[Chunk(0, first, min(chunk, length - first))] for first in range(0, length, chunk)]
+    require_alike(pair, f"{length} tokens by {chunk}", [pair.tokens(length)], steps)
 
 
 def test_prompts_that_share_a_step_do_not_see_each_other(pair):
