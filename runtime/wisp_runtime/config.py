@@ -42,7 +42,7 @@ GenerationDefaults = Literal["auto", "none"]
 ToolParserName = Literal[
     "auto", "none", "harmony", "hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"
 ]
-ReasoningParserName = Literal["auto", "none", "cohere", "gemma4", "mistral", "seed_oss", "think"]
+ReasoningParserName = Literal["auto", "none", "cohere", "gemma4", "harmony", "mistral", "seed_oss", "think"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 

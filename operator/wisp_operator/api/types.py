@@ -88,7 +88,9 @@ class Runtime:
     tool_parser: Literal[
         "auto", "none", "harmony", "hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"
     ] = "auto"
-    reasoning_parser: Literal["auto", "none", "cohere", "gemma4", "mistral", "seed_oss", "think"] = "auto"
+    reasoning_parser: Literal[
+        "auto", "none", "cohere", "gemma4", "harmony", "mistral", "seed_oss", "think"
+    ] = "auto"
     prefix_cache: bool = True
     speculative: Literal["Off"] = "Off"
     env: Annotated[tuple[EnvVar, ...], Items(64, unique="name")] = ()

@@ -13,7 +13,8 @@ from typing import Any, Literal
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal, Load, Phase, Ready
-from wisp_runtime.server.answers.tools.format import ToolFormat
+from wisp_runtime.errors import ConfigError
+from wisp_runtime.server.answers.tools.format import Channels, ToolFormat
 from wisp_runtime.server.answers.tools.registry import FORMATS, format_of
 from wisp_runtime.server.api.errors import ApiError, unavailable, unknown_model
 from wisp_runtime.server.api.generation import Generator
@@ -55,6 +56,15 @@ class TextCodec:
     defaults: AnswerDefaults
     tool_format: ToolFormat | None = None
     reasoning: ReasoningSupport = field(default_factory=ReasoningSupport)
+
+    @property
+    def channels(self) -> Channels | None:
+        """Format whose parser reads every answer, its thinking included; None: there is no such format."""
+        if isinstance(self.tool_format, Channels):
+            return self.tool_format
+        thinking = self.reasoning.format
+        splitting = FORMATS[thinking.channels] if thinking is not None and thinking.channels else None
+        return splitting if isinstance(splitting, Channels) else None
 
     def token_names(self, *, as_ids: bool) -> TokenNames:
         """Return the names of tokens, or with ``as_ids`` names that are their ids."""
@@ -103,15 +113,19 @@ class Service:
         """Set the tokenizer; with a ready engine, requests are admitted."""
         generator = Generator(self.engine, tokenizer, self.telemetry, self.budget)
         template = templates.template if templates is not None else None
+        tool_format = _tool_format(template, self.config.tool_parser)
+        reasoning = ReasoningSupport.of(template, tokenizer, self.config.reasoning_parser)
+        _require_one_splitter(tool_format, reasoning)
+        ends = tokenizer.special_tokens_among(tool_format.ends) if tool_format is not None else ()
         self._text = TextCodec(
             path,
             tokenizer,
             templates,
             generator,
             TokenNames(tokenizer),
-            defaults,
-            _tool_format(template, self.config.tool_parser),
-            ReasoningSupport.of(template, tokenizer, self.config.reasoning_parser),
+            defaults.ending_also(ends),
+            tool_format,
+            reasoning,
         )
 
     async def close(self) -> None:
@@ -228,9 +242,21 @@ class Service:
 
 def _tool_format(template: ChatTemplate | None, wanted: str) -> ToolFormat | None:
     """Return the markup of a model's calls; a template that reads no tools is given them in Hermes' words."""
+    shown = format_of(template.source if template is not None else None, wanted)
     if wanted == "auto" and template is not None and not template.reads("tools"):
-        return FORMATS["hermes"]
-    return format_of(template.source if template is not None else None, wanted)
+        return shown if isinstance(shown, Channels) else FORMATS["hermes"]
+    return shown
+
+
+def _require_one_splitter(tool_format: ToolFormat | None, reasoning: ReasoningSupport) -> None:
+    thinking = reasoning.format
+    if thinking is None or not thinking.channels or tool_format is None:
+        return
+    if tool_format.name != thinking.channels:
+        raise ConfigError(
+            f"--reasoning-parser {thinking.name} reads calls out of its channels, and --tool-parser "
+            f"{tool_format.name} out of text. Name {thinking.channels} or none for both, or leave out both."
+        )
 
 
 def _broken(failure: Fatal) -> ApiError:

@@ -21,6 +21,7 @@ class ReasoningFormat:
         signs: texts in the source of a chat template that show that its model writes these markers.
         prompt_endings: endings of a prompt within which thinking has begun, whitespace aside.
         may_reopen: whether thinking may begin behind text.
+        channels: format of tool calls whose parser splits this thinking too; empty: there is none.
     """
 
     name: str
@@ -30,6 +31,7 @@ class ReasoningFormat:
     signs: tuple[str, ...]
     prompt_endings: tuple[str, ...]
     may_reopen: bool = False
+    channels: str = ""
 
     def is_used_by(self, template: str) -> bool:
         """Return whether the source of a chat template names these markers."""
@@ -78,9 +80,21 @@ def _tags(name: str, opening: str, closing: str, *, may_reopen: bool = False) ->
     )
 
 
+_ANALYSIS = "<|channel|>analysis<|message|>"
+
 # Read from templates of their models: Qwen3, DeepSeek-R1 and -V3.1, GLM-4.6, SmolLM3, Granite 3.3, Nemotron
-# Nano 2 (think); Seed-OSS; Gemma 4; Command R7B; Magistral's from its tokenizer.
+# Nano 2 (think); Seed-OSS; Gemma 4; Command R7B; gpt-oss (harmony); Magistral's from its tokenizer.
 FORMATS = (
+    ReasoningFormat(
+        name="harmony",
+        opening=_ANALYSIS,
+        closing="<|end|>",
+        markers=("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>"),
+        signs=("<|channel|>analysis",),
+        prompt_endings=(_ANALYSIS,),
+        may_reopen=True,
+        channels="harmony",
+    ),
     ReasoningFormat(
         name="seed_oss",
         opening="<seed:think>",

@@ -33,6 +33,7 @@ from wisp_runtime.server.parsing.tools import ToolUse, tool_use
 from wisp_runtime.server.parsing.truncation import truncation_of
 from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service, TextCodec
+from wisp_runtime.server.structured.answer import answer_constraint
 from wisp_runtime.server.text.call_ids import with_call_ids
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
@@ -68,7 +69,7 @@ async def prepare_chat(service: Service, request: ChatRequest, headers: Mapping[
     refuse_unsupported(request)
     logprobs = _alternatives(request)
     conversation = await encode_chat(service, request)
-    constraint = await _constraint(service, request, conversation.tools)
+    constraint = await answer_constraint(service, request, conversation.tools)
     info, text = service.info, service.text
     max_tokens = resolve_max_tokens(
         len(conversation.tokens), _wanted_tokens(request), info.max_context, "messages"
@@ -111,33 +112,6 @@ def prompt_report(request: ChatRequest, prompt: list[int], text: TextCodec) -> P
     check_scores(len(prompt), request.prompt_logprobs, "prompt_logprobs")
     names = text.token_names(as_ids=bool(request.return_tokens_as_token_ids))
     return PromptReport(names, prompt, alternatives=request.prompt_logprobs)
-
-
-async def _constraint(service: Service, request: ChatRequest, tools: ToolUse) -> str | None:
-    """Return the grammar of the answer, of its calls or its prescribed format; None for any text.
-
-    With both, the answer is calls, or a text in the format.
-    """
-    constraint = await service.grammars.constraint_of(request)
-    if not tools.callable:
-        return constraint
-    tool_format, tokenizer = service.text.tool_format, service.text.tokenizer
-    if tool_format is None:
-        raise unsupported(
-            "tools",
-            "The markup in which this model writes calls is not known: name it with --tool-parser "
-            "(spec.runtime.toolParser).",
-        )
-    from wisp_runtime.server.structured.tool_calls import tool_constraint  # with grammars of markup
-
-    special = tokenizer.grammar_tokens(tool_format.markers)
-    if constraint is None or tools.is_required:
-        return await tool_constraint(service.grammars, tools, tool_format, special)
-    calls = await tool_constraint(service.grammars, replace(tools, is_required=True), tool_format, special)
-    from wisp_runtime.server.structured.structure import either
-
-    assert calls is not None, "required calls have a grammar"
-    return either(calls, constraint)
 
 
 def _reasoning(service: Service, request: ChatRequest) -> Reasoning:

@@ -51,8 +51,8 @@ class Markup:
     ) -> Markup:
         """Return the markups of a model's answer to ``prompt``."""
         tool_format, thinking = text.tool_format, text.reasoning.format
-        if tool_format is not None and tool_format.splits_thinking:
-            return cls(prompt, begun, tools, tool_format, None, True, has_grammar, text.reasoning)
+        if text.channels is not None:
+            return cls(prompt, begun, tools, text.channels, None, True, has_grammar, text.reasoning)
         is_closed = thinking is not None and thinking.is_closed_by(prompt, begun)
         return cls(
             prompt,
@@ -102,13 +102,16 @@ class Markup:
             budget_tokens: thinking tokens after which it is ended; None: no limit.
             tokenizer: the model's.
         """
-        if self.thinking is None or (budget_tokens is None and not self.has_grammar):
+        thinking = self.thinking
+        if thinking is None and not self.has_grammar and self.tool_format is not None:
+            thinking = self.support.format if self.tool_format.splits_thinking else None
+        if thinking is None or (budget_tokens is None and not self.has_grammar):
             return None
         calls = [marker_tokens(tokenizer, text) for text in self._call_openings]
         return ThinkingRule(
             self.support.openings,
             (*self.support.closings, *(tokens for call in calls for tokens in call)),
-            self.thinking.starts_open(self.prompt, self.begun),
-            self.thinking.may_reopen,
+            thinking.starts_open(self.prompt, self.begun),
+            thinking.may_reopen,
             budget_tokens,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,10 @@ class AnswerDefaults:
 
     end_tokens: tuple[int, ...] = ()
     sampling: SamplingParams = API_SAMPLING
+
+    def ending_also(self, tokens: Iterable[int]) -> AnswerDefaults:
+        """Return the same with further tokens that end an answer."""
+        return replace(self, end_tokens=tuple(sorted({*self.end_tokens, *tokens})))
 
     def to_dict(self, eos_token_ids: tuple[int, ...]) -> dict[str, Any]:
         """Return the fields of ``/v1/models`` that show them.

@@ -6,10 +6,12 @@ Nothing is compiled here; :mod:`wisp_runtime.server.structured.checks` checks th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from wisp_runtime.server.answers.tools.format import Channels
+from wisp_runtime.server.answers.tools.grammars.lark import LarkRules
 from wisp_runtime.server.api.errors import bad_request
 from wisp_runtime.server.structured.closed_schema import closed_schema
 from wisp_runtime.server.structured.expressions import lark_expression
@@ -150,10 +152,29 @@ def _quoted(text: str) -> str:
 
 
 def either(*grammars: str) -> str:
-    """Return the grammar of texts that follow one of ``grammars``, each a single one as made here."""
-    parts = {f"part_{number}": json.loads(text)["grammars"][0] for number, text in enumerate(grammars)}
-    start = {"name": "either", "lark_grammar": f"start: {' | '.join(f'@{name}' for name in parts)}"}
-    return json.dumps({"grammars": [start, *({**part, "name": name} for name, part in parts.items())]})
+    """Return the grammar of texts that follow one of ``grammars``, as they are made here."""
+    firsts, others = list[Any](), list[Any]()
+    for number, text in enumerate(grammars):
+        first, *rest = json.loads(text)["grammars"]
+        firsts.append({**first, "name": f"part_{number}"})
+        others += rest
+    names = " | ".join(f"@{first['name']}" for first in firsts)
+    start = {"name": "either", "lark_grammar": f"start: {names}"}
+    return json.dumps({"grammars": [start, *firsts, *others]})
+
+
+def behind(channels: Channels, special: Mapping[str, int], grammar: str) -> str:
+    """Return the grammar of answers whose text, behind the headers and thinking of channels, follows another.
+
+    Args:
+        channels: markup of the model's messages.
+        special: ids of those of its markers that grammars see as one token.
+        grammar: grammar of the text, a single one as made here.
+    """
+    rules = LarkRules(special)
+    head = rules.source(f"{channels.before_text(rules)} @text")
+    (text,) = json.loads(grammar)["grammars"]
+    return json.dumps({"grammars": [{"lark_grammar": head}, {**text, "name": "text"}]})
 
 
 def _json_grammar(schema: Schema, whitespace: str | None = WHITESPACE) -> str:

@@ -141,7 +141,7 @@ def test_an_answer_within_thinking_needs_no_opening_marker():
         ("{{- '[THINK]' + block['thinking'] + '[/THINK]' }}", "mistral"),
         ("{{- '<|channel>thought\\n<channel|>' -}}", "gemma4"),
         ("<|START_THINKING|>{{message.reasoning_content}}<|END_THINKING|>", "cohere"),
-        ("<|start|>assistant<|channel|>analysis<|message|>", None),  # harmony has channels, not markers
+        ("<|start|>assistant<|channel|>analysis<|message|>", "harmony"),
         ("{{ '<|im_start|>' + message['role'] }}", None),  # SmolLM2
         (None, None),  # a base model
     ],

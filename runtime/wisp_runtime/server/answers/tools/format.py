@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from wisp_runtime.server.answers.parts import Part
 
@@ -69,12 +69,14 @@ class ToolFormat(Protocol):
         name: name by which ``--tool-parser`` selects it.
         markers: texts of special tokens that the parser needs to see (others are never shown).
         splits_thinking: whether the parser splits thinking too; it then reads every answer, also to requests
-            without tools, and no reasoning parser comes before it.
+            without tools, and no reasoning parser comes before it. Such a format is a :class:`Channels`.
+        ends: texts of special tokens that end an answer, whether or not the model's files say so.
     """
 
     name: str
     markers: tuple[str, ...]
     splits_thinking: bool
+    ends: tuple[str, ...]
 
     def parser(self, tools: Sequence[Tool], /) -> ToolParser:
         """Return a parser for one answer; the tools' schemas type values where the markup has no types."""
@@ -89,4 +91,13 @@ class ToolFormat(Protocol):
 
         All that the parser would find to be a call is one of ``tools`` with arguments by their schemas.
         """
+        ...
+
+
+@runtime_checkable
+class Channels(ToolFormat, Protocol):
+    """Markup in which thinking, text and calls are messages in channels."""
+
+    def before_text(self, rules: LarkRules, /) -> str:
+        """Return the symbols of all that comes before an answer's text, if it has no calls."""
         ...

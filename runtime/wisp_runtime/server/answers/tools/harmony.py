@@ -33,6 +33,7 @@ class Harmony:
     name = "harmony"
     markers: tuple[str, ...] = (START, CHANNEL, CONSTRAIN, MESSAGE, END, RETURN, CALL)
     splits_thinking = True
+    ends: tuple[str, ...] = (RETURN, CALL)
 
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
@@ -44,9 +45,18 @@ class Harmony:
 
     def answer(self, rules: LarkRules, tools: Sequence[Tool], *, is_parallel: bool) -> str:  # noqa: ARG002
         """Return the symbols of an answer that may have calls."""
-        final = f"{rules.literal(CHANNEL + 'final' + MESSAGE)} {rules.text(*self.markers)}"
+        final = f"{self._final(rules)} {rules.text(*self.markers)}"
         messages = self._messages(rules, "analysis", "commentary")
         return f"{messages} ({self._call(rules, tools)} | {final})"
+
+    def before_text(self, rules: LarkRules) -> str:
+        """Return the symbols of all that comes before an answer's text, if it has no calls."""
+        return f"{self._messages(rules, 'analysis', 'commentary')} {self._final(rules)}"
+
+    def _final(self, rules: LarkRules) -> str:
+        """Return the symbols of the last message's header, which may say that its body is JSON."""
+        constrained = rules.literal(f" {CONSTRAIN}json")
+        return f"{rules.literal(CHANNEL + 'final')} ({constrained})? {rules.literal(MESSAGE)}"
 
     def _messages(self, rules: LarkRules, *channels: str) -> str:
         """Return the symbols of any number of messages in these channels, before the last message."""

@@ -21,6 +21,7 @@ class Hermes:
     name = "hermes"
     markers: tuple[str, ...] = (OPENER, CLOSER)
     splits_thinking = False
+    ends: tuple[str, ...] = ()
 
     def parser(self, _tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""

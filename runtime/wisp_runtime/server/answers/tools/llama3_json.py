@@ -24,6 +24,7 @@ class Llama3Json:
     name = "llama3_json"
     markers: tuple[str, ...] = (OPENER,)
     splits_thinking = False
+    ends: tuple[str, ...] = ()
 
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""

@@ -30,6 +30,7 @@ class Mistral:
     name = "mistral"
     markers: tuple[str, ...] = (OPENER, CALL_ID, ARGUMENTS)
     splits_thinking = False
+    ends: tuple[str, ...] = ()
 
     def parser(self, _tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""

@@ -34,6 +34,7 @@ class Pythonic:
     name = "pythonic"
     markers: tuple[str, ...] = (START, END)
     splits_thinking = False
+    ends: tuple[str, ...] = ()
 
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""

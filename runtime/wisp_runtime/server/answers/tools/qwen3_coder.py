@@ -36,6 +36,7 @@ class Qwen3Coder:
     name = "qwen3_coder"
     markers: tuple[str, ...] = (CALL, CALL_END)
     splits_thinking = False
+    ends: tuple[str, ...] = ()
 
     def parser(self, tools: Sequence[Tool]) -> ToolParser:
         """Return a parser for one answer."""
