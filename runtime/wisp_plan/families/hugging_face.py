@@ -56,7 +56,7 @@ def attention_weights(
 ) -> Iterator[WeightSpec]:
     """Declare the attention of a layer, which is ``name`` in the model and ``tensor`` in the checkpoint."""
     tensor += f".{module}"
-    outputs = spec.query_size * (2 if spec.has_output_gate else 1) + 2 * spec.kv_size
+    outputs = spec.projected_size
     heads: dict[str, Any] = {"rows": rotary_rows(spec)}
     if not spec.has_output_gate:
         heads |= {"shard_axis": 0, "shard_unit": spec.head_size}

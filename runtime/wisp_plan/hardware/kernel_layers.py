@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from wisp_plan.errors import LayersUnsupported
-from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, ParallelSpec
@@ -37,8 +36,6 @@ WITHOUT_KERNELS: Mapping[str, HasPart] = {
     "mixtures of experts": _ffn(MoeSpec),
     "activations other than gated SiLU": _ffn(DenseSpec, lambda ffn: ffn.activation != "silu"),
     "scaled results of an MLP": _ffn(DenseSpec, lambda ffn: (ffn.gate_scale, ffn.scale) != (1, 1)),
-    "attention with an output gate": _mixer(AttentionSpec, lambda mixer: mixer.has_output_gate),
-    "zero-centred norms": lambda layer: layer.norms.is_zero_centred,
 }
 """What lacks kernels, for people, and whether a layer has it."""
 

@@ -46,6 +46,11 @@ class AttentionSpec:
         return self.kv_heads * self.head_size
 
     @property
+    def projected_size(self) -> int:
+        """Channels of Q, K, V and the output gate, if there is one."""
+        return self.query_size * (2 if self.has_output_gate else 1) + 2 * self.kv_size
+
+    @property
     def rotary_size(self) -> int:
         """Channels of a head that RoPE is applied to."""
         return 0 if self.rope is None else self.rope.rotary_size or self.head_size

@@ -17,7 +17,7 @@ BLOCK_N = (8, 16, 32, 64, 96, 128, 160, 192, 224, 256)
 def gemm(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     """Return the results of a layer's GEMMs, the logits, split-K tiles, and activations in E4M3."""
     tokens = step.max_tokens
-    qkv = widest(spec, "query_size") + 2 * widest(spec, "kv_size")
+    qkv = widest(spec, "projected_size")
     return (
         Buffer("qkv", (tokens, qkv), "bfloat16"),
         Buffer("output", (tokens, spec.hidden), "bfloat16"),

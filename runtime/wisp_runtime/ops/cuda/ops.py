@@ -19,8 +19,8 @@ from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
 from wisp_runtime.errors import ConfigError, KernelsMissing
 from wisp_runtime.ops.cuda.attention.batch_mix import BatchMix
 from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention, op_of
-from wisp_runtime.ops.cuda.attention.gated_attention import GatedAttention
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
+from wisp_runtime.ops.cuda.attention.projection import MAX_FUSED_ROPE_TOKENS, HeadProjection
 from wisp_runtime.ops.cuda.attention.quantized_prefill import QuantizedPrefill
 from wisp_runtime.ops.cuda.attention.rope import Rope
 from wisp_runtime.ops.cuda.device.arena import Arenas
@@ -28,6 +28,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host, to_hos
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.elementwise.embedding import Embedding
+from wisp_runtime.ops.cuda.elementwise.gate import GateHeads
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
 from wisp_runtime.ops.cuda.elementwise.row_norms import RowNorms
 from wisp_runtime.ops.cuda.elementwise.rows import GatherRows
@@ -35,7 +36,6 @@ from wisp_runtime.ops.cuda.gemm.linear import Linear, Matrix
 from wisp_runtime.ops.cuda.gemm.planner import data_parallel_plan
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
 from wisp_runtime.ops.cuda.gemm.quantized_tiling import unsplit_quantized
-from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
 from wisp_runtime.ops.cuda.missing import MissingMoe
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
@@ -43,9 +43,8 @@ from wisp_runtime.ops.cuda.recurrent import RecurrentMixers
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.scaling import Scaling
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, Encodings, HeadLayout, KvEncoding, RopeTable
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, Encodings, KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
-from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
 from wisp_runtime.ops.protocol.weights import NamedWeights
 
 _NEEDED = (
@@ -60,11 +59,8 @@ NEEDED_BY_QUANTIZED_KV = (
     *dict.fromkeys(op_of(kv_format) for kv_format in KV_FORMATS.values() if kv_format.is_quantized),
 )
 
-_MAX_FUSED_ROPE_TOKENS = 768
-"""Tokens of a GEMM that applies RoPE itself: of more, fetching angles delays it longer than a launch."""
 
-
-class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers, Scaling, MissingMoe):
+class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, Scaling, MissingMoe):
     """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:
@@ -88,9 +84,9 @@ class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers, Scaling, Missin
         self._decode_attention, self._prefill_attention = DecodeAttention(gpu), PrefillAttention(gpu)
         self._kv = QuantizedKv(gpu)
         self._quantized_prefill = QuantizedPrefill(gpu, self._prefill_attention, self._kv)
-        self._gather_rows = GatherRows(gpu)
+        self._gather_rows, self._gate_heads = GatherRows(gpu), GateHeads(gpu)
         self._mix: BatchMix | None = None
-        self._max_fused_rope_tokens = _MAX_FUSED_ROPE_TOKENS
+        self._max_fused_rope_tokens = MAX_FUSED_ROPE_TOKENS
         self._is_batch_invariant = False
 
     @classmethod
@@ -177,62 +173,6 @@ class CudaOps(Arenas, RowNorms, GatedAttention, RecurrentMixers, Scaling, Missin
     def logits(self, x: Array, weight: Matrix) -> Array:
         """See :meth:`.linear.Linear.logits`."""
         return self._linear.logits(x, weight, out_name="logits")
-
-    def project_qkv(
-        self,
-        x: Array,
-        weight: Matrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
-    ) -> Array:
-        """Launch a GEMM that applies RoPE itself; of many tokens a plain one and :class:`.rope.Rope`.
-
-        Into a quantized cache K and V go through the scratch cache.
-        """
-        if not encoding.format.is_quantized:
-            return self._project(x, weight, bias, heads, rope, batch.positions, batch.slots, keys, values)
-        tokens, block_tokens = len(x), keys.shape[2]
-        k, v = self._kv.scratch(heads.keys, block_tokens, heads.size, -(-tokens // block_tokens))
-        slots = self._kv.scratch_slots(tokens)
-        q = self._project(x, weight, bias, heads, rope, batch.positions, slots, k, v)
-        self._kv.store(k, v, batch.slots, keys, values, encoding)
-        return q
-
-    def _project(
-        self,
-        x: Array,
-        weight: Matrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
-        positions: Array,
-        slots: Array,
-        keys: Array,
-        values: Array,
-    ) -> Array:
-        sizes = heads.queries, heads.keys, heads.size
-        tables = rope.cosines, rope.sines
-        written = positions, slots, keys, values
-        if len(x) <= self._max_fused_rope_tokens and self._can_fuse_rope(weight, heads, rope):
-            return self._linear.rotary(x, weight, bias, sizes, *tables, *written, out_name="qkv")
-        qkv = self._linear(x, weight, bias, out_name="qkv")
-        norms = heads.q_norm, heads.k_norm, heads.eps
-        options = {
-            "is_interleaved": interleaved_head_size(weight.permutation) > 0,
-            "is_zero_centred": heads.is_zero_centred,
-        }
-        return self._rope(qkv, sizes, *norms, *tables, *written, **options)
-
-    def _can_fuse_rope(self, weight: Matrix, heads: HeadLayout, rope: RopeTable) -> bool:
-        if interleaved_head_size(weight.permutation):
-            return True
-        is_tile = heads.size == ROW_TILE and 2 * rope.cosines.shape[1] == ROW_TILE
-        return self._linear.fuses_rope and is_tile and heads.q_norm is None and heads.k_norm is None
 
     def paged_attention(
         self,

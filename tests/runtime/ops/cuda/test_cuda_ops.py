@@ -110,8 +110,10 @@ class QkvPath:
         heads = SimpleNamespace(queries=2, keys=1, size=size, **norms)
         table = np.zeros((9, rotary_size // 2))
         rotary = SimpleNamespace(cosines=table, sines=table)
-        weight, batch = SimpleNamespace(permutation=permutation), MagicMock()
-        return self.ops.project_qkv(np.zeros((tokens, 8)), weight, None, heads, rotary, batch, None, None)
+        weight = SimpleNamespace(permutation=permutation, outputs=4 * size)
+        return self.ops.project_qkv(
+            np.zeros((tokens, 8)), weight, None, heads, rotary, MagicMock(), None, None
+        )
 
 
 def test_a_gemm_applies_rope_where_it_can(ops):

@@ -32,7 +32,7 @@ from wisp_runtime.ops.protocol.row_permutation import (
 )
 from wisp_runtime.ops.protocol.upload import STORED, WeightDestination, WeightUploader
 from wisp_runtime.ops.protocol.weights import HeldWeight
-from wisp_runtime.ops.reference.random import random_scale
+from wisp_runtime.ops.reference.random import random_scale, random_values
 
 _FILL_THREADS = 256
 _NUMBERS_A_BLOCK = 8 * _FILL_THREADS
@@ -146,6 +146,11 @@ class Arenas:
             return
         is_matrix = len(destination.shape) == 2
         storage = destination.weight.storage if is_matrix else destination.weight
+        if storage.dtype != BF16:  # vectors that are held in float32 are few and small
+            values = random_values(0, storage.size, key, mean=mean, deviation=deviation)
+            storage.set(values.astype(storage.dtype).reshape(storage.shape), stream=self._device.stream)
+            self._device.synchronize()
+            return
         rows_of_head = interleaved_head_size(destination.permutation)
         if destination.permutation == "gate_up_interleaved" and destination.shape[0] % 16:
             raise ShapeError(f"{destination.shape[0]} rows cannot alternate by eights")
