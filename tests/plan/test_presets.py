@@ -23,10 +23,20 @@ PARAMETERS = {
     "smollm2-135m": 134_515_008,
     "smollm2-360m": 361_821_120,
     "smollm2-1.7b": 1_711_376_384,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "mixtral-8x7b": 46_702_792_704,
+    "glm-4.5-air": 110_468_824_832,
     # What transformers 5.24 counts: the Hub's numbers include encoders of images and drafting heads.
     "qwen3.8-27b": 26_895_998_464,
     "qwen3.5-9b": 8_953_803_264,
 }
+
+
+UNUSED = {
+    # The layer behind the last: attention, experts, and embeddings and a head of its own.
+    "glm-4.5-air": 3_616_573_568,
+}
+"""Parameters of those that the text model does not use."""
 
 
 def test_every_published_shape_is_counted():
@@ -35,7 +45,7 @@ def test_every_published_shape_is_counted():
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_a_shape_has_the_parameters_of_the_model_it_is_named_after(name):
-    assert parameters(shape_spec(name)) == PARAMETERS[name]
+    assert parameters(shape_spec(name)) == PARAMETERS[name] - UNUSED.get(name, 0)
 
 
 @pytest.mark.parametrize(

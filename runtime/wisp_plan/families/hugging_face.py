@@ -12,7 +12,7 @@ from typing import Any
 
 from wisp_plan.families.hybrid.delta_net_weights import delta_net_weights
 from wisp_plan.families.hybrid.mamba_weights import mamba_weights
-from wisp_plan.families.moe.weights import moe_weights
+from wisp_plan.families.mixtures.weights import moe_weights
 from wisp_plan.families.projections import mlp_weights, norm_weight, row_parallel, row_parallel_bias
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec

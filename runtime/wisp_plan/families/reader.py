@@ -18,6 +18,7 @@ MAX_VALUES = {
     "num_hidden_layers": 1 << 10,
     "hidden_size": 1 << 17,
     "intermediate_size": 1 << 20,
+    "moe_intermediate_size": 1 << 20,
     "num_attention_heads": 1 << 12,
     "num_key_value_heads": 1 << 12,
     "head_dim": 1 << 12,
@@ -66,6 +67,11 @@ class ConfigReader:
     def has(self, key: str) -> bool:
         """Return whether ``key`` is there, null or not."""
         return key in self.values
+
+    def with_defaults(self, defaults: Mapping[str, object]) -> ConfigReader:
+        """Return a reader to which keys that are absent or null have these values."""
+        absent = {key: value for key, value in defaults.items() if self.values.get(key) is None}
+        return ConfigReader({**self.values, **absent}, self.path, file=self.file, remedy=self._remedy)
 
     def bad(self, key: str, wanted: str) -> ConfigInvalid:
         """Make the error for a value other than ``wanted``."""

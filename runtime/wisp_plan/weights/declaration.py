@@ -8,10 +8,13 @@ from functools import lru_cache
 
 from wisp_plan.errors import CannotShard
 from wisp_plan.families.hugging_face import decoder_weights
+from wisp_plan.families.mixtures import mixtral
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import WeightSource, WeightSpec
 
-DECLARATIONS: dict[str, Callable[[ModelSpec], Iterable[WeightSpec]]] = {}
+DECLARATIONS: dict[str, Callable[[ModelSpec], Iterable[WeightSpec]]] = {
+    mixtral.FAMILY: mixtral.mixtral_weights
+}
 """Declarations of families whose tensors are not named as :func:`decoder_weights` names them."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.units import format_size
 
-_STEM = "model"
+_STEM, _LAYERS = "model", "layers"
 
 
 def describe_unused(tensors: Mapping[str, TensorInfo], extra: Iterable[str]) -> str:
@@ -32,6 +32,6 @@ def describe_unused(tensors: Mapping[str, TensorInfo], extra: Iterable[str]) -> 
 
 
 def _part_of(name: str) -> str:
-    """Return the module of a tensor below the model: ``model.visual``, ``mtp``."""
-    first, _, rest = name.partition(".")
-    return f"{first}.{rest.partition('.')[0]}" if first == _STEM else first
+    """Return the module of a tensor below the model: ``model.visual``, ``mtp``, ``model.layers.46``."""
+    first, *rest = name.split(".")
+    return ".".join((first, *rest[: 2 if rest[0] == _LAYERS else 1])) if first == _STEM and rest else first

@@ -11,6 +11,7 @@ import numpy as np
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.spec.weight import WeightSpec
 from wisp_plan.weights.declaration import declare
+from wisp_plan.weights.stored import as_stored
 from wisp_plan.weights.tensors import tensors_of
 from wisp_runtime.batch import Array
 from wisp_runtime.layers.cache import allocate_blocks
@@ -44,7 +45,7 @@ class LayerRunner:
         self._checkpoint, self._files, self._ops = checkpoint, files, ops
         window = min(WINDOW_TOKENS, checkpoint.spec.max_context)
         self._spec = replace(checkpoint.spec, max_context=window)
-        self._weights = declare(checkpoint.spec)
+        self._weights = as_stored(declare(checkpoint.spec), checkpoint.tensors.by_name, None)
         self._ropes = RopeTables(cast(Ops, ops), window)
 
     def embed(self, tokens: Sequence[int]) -> Array:

@@ -11,6 +11,7 @@ from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import COMPUTABLE_DTYPES, WeightSource, WeightSpec
 from wisp_plan.weights.declaration import declare
+from wisp_plan.weights.stored import as_stored
 from wisp_runtime.quantize.formats import Layout, OutputTensor, TargetFormat, divides
 
 HEAD = "lm_head"
@@ -73,7 +74,8 @@ class CheckpointPlan:
         items: tensors in the order of the files that are read.
         group: columns that share a scale; 0: the whole row.
         kept: projections that stay as they are.
-        unused: layers with a matrix that the model does not use; they stay as they are.
+        unused: layers with a matrix that the model does not use, or not as a projection, such as routers;
+            they stay as they are.
     """
 
     items: tuple[CopiedTensor | QuantizedTensor, ...]
@@ -96,7 +98,7 @@ def plan_checkpoint(
     spec: ModelSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat
 ) -> CheckpointPlan:
     """Decide for each tensor of a checkpoint that matches ``spec`` whether it is quantized, and how."""
-    declared = declare(spec)
+    declared = as_stored(declare(spec), tensors, None)
     candidates = [weight for weight in declared if weight.role == "projection"]
     reasons = {weight.name: _reason_to_keep(weight, tensors) for weight in candidates}
     group = _group(target, [weight for weight in candidates if reasons[weight.name] is None])
@@ -108,7 +110,7 @@ def plan_checkpoint(
             kept += (KeptLayer(source.tensor.removesuffix(".weight"), reason) for source in weight.sources)
         else:
             quantized |= {item.source.name: item for item in _quantized(weight, tensors, target, group)}
-    used = {source.tensor for weight in declared for source in weight.sources}
+    used = {source.tensor for weight in declared if weight.is_matrix for source in weight.sources}
     listed = sorted(tensors.values(), key=lambda tensor: (tensor.file, tensor.start))
     unused = (
         tensor.name.removesuffix(".weight")
@@ -122,12 +124,15 @@ def plan_checkpoint(
 def _quantized(
     weight: WeightSpec, tensors: Mapping[str, TensorInfo], target: TargetFormat, group: int
 ) -> Iterable[QuantizedTensor]:
-    fused = tuple(tensors[source.tensor] for source in weight.sources)
-    for tensor in fused:
-        rows, columns = tensor.shape
-        scale_dtype = "F16" if tensor.dtype == "F16" else "BF16"
-        layout = target.layout(tensor.name, (rows, columns), group, scale_dtype)
-        yield QuantizedTensor(tensor, group, layout, scale_dtype, fused)
+    matrices: dict[tuple[int, ...], list[TensorInfo]] = {}
+    for source in weight.sources:
+        matrices.setdefault(source.at[:-2], []).append(tensors[source.tensor])
+    for fused in map(tuple, matrices.values()):
+        for tensor in fused:
+            rows, columns = tensor.shape
+            scale_dtype = "F16" if tensor.dtype == "F16" else "BF16"
+            layout = target.layout(tensor.name, (rows, columns), group, scale_dtype)
+            yield QuantizedTensor(tensor, group, layout, scale_dtype, fused)
 
 
 def _group(target: TargetFormat, weights: Iterable[WeightSpec]) -> int:
@@ -142,7 +147,7 @@ def _reason_to_keep(weight: WeightSpec, tensors: Mapping[str, TensorInfo]) -> st
         return "it is a part of a tensor, or one of several in it"
     if any(tensors[source.tensor].dtype not in COMPUTABLE_DTYPES for source in weight.sources):
         return "it is stored in a dtype of its own"
-    return None
+    return None if weight.is_rounded else "it is too small to be worth rounding"
 
 
 def _reason_of_columns(weight: WeightSpec, group: int) -> str | None:

@@ -10,7 +10,7 @@ import pytest
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import CannotShard, TensorsMismatch
-from wisp_plan.families.moe.weights import moe_weights
+from wisp_plan.families.mixtures.weights import moe_weights
 from wisp_plan.presets import shape_spec
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme

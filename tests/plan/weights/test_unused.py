@@ -21,3 +21,9 @@ def test_stray_tensors_of_modules_that_are_used_are_not():
     tensors = tensors_of("model.layers.0.q.weight", "model.layers.0.q.input_scale")
     assert describe_unused(tensors, ["model.layers.0.q.input_scale"]) == ""
     assert describe_unused(tensors, []) == ""
+
+
+def test_a_layer_behind_the_last_is_named():
+    tensors = tensors_of("model.layers.0.mlp.w", "model.layers.1.mlp.w", "model.layers.1.eh_proj.weight")
+    extra = [name for name in tensors if ".1." in name]
+    assert describe_unused(tensors, extra) == "model.layers.1.* (2 tensors, 2.0 MiB)"

@@ -30,8 +30,7 @@ class Float64Llama:
             name = f"layers.{layer}."
             h = self.norm(x, name + "input_layernorm.weight")
             q, k, v = (
-                (h @ weight[f"{name}self_attn.{part}_proj.weight"].T).reshape(len(x), -1, size)
-                for part in "qkv"
+                self.linear(h, f"{name}self_attn.{part}_proj").reshape(len(x), -1, size) for part in "qkv"
             )
             if name + "self_attn.q_norm.weight" in weight:
                 q = self.norm(q, name + "self_attn.q_norm.weight")
@@ -45,8 +44,7 @@ class Float64Llama:
             mixed = np.einsum("hqk,khd->qhd", shares, v).reshape(len(x), -1)
             x = x + mixed @ weight[name + "self_attn.o_proj.weight"].T
             h = self.norm(x, name + "post_attention_layernorm.weight")
-            gate, up = (h @ weight[f"{name}mlp.{part}_proj.weight"].T for part in ("gate", "up"))
-            x = x + (gate / (1 + np.exp(-gate)) * up) @ weight[name + "mlp.down_proj.weight"].T
+            x = x + self.ffn(h, name)
         return self.norm(x, "norm.weight")
 
     def logits(self, tokens: list[int]) -> np.ndarray:
@@ -54,13 +52,24 @@ class Float64Llama:
         head = self.tensors.get("lm_head.weight", self.tensors["embed_tokens.weight"])
         return head @ self.states(tokens)[-1]
 
+    def ffn(self, h: np.ndarray, name: str) -> np.ndarray:
+        return self.mlp(h, *(f"{name}mlp.{part}_proj" for part in ("gate", "up", "down")))
+
+    def mlp(self, h: np.ndarray, *names: str) -> np.ndarray:
+        gate, up = (self.linear(h, name) for name in names[:2])
+        return self.linear(gate / (1 + np.exp(-gate)) * up, names[2])
+
+    def linear(self, x: np.ndarray, name: str) -> np.ndarray:
+        return x @ self.tensors[f"{name}.weight"].T + self.tensors.get(f"{name}.bias", 0)
+
     def norm(self, x: np.ndarray, name: str) -> np.ndarray:
         mean = np.mean(x * x, axis=-1, keepdims=True)
         return x / np.sqrt(mean + self.config["rms_norm_eps"]) * self.tensors[name]
 
     def rope(self, x: np.ndarray) -> np.ndarray:
-        half, theta = x.shape[-1] // 2, self.config.get("rope_theta", 10000.0)
+        rotated = int(x.shape[-1] * self.config.get("partial_rotary_factor", 1))
+        half, theta = rotated // 2, self.config.get("rope_theta", 10000.0)
         angles = np.arange(len(x))[:, None] * theta ** -(np.arange(half) / half)
         cos, sin = np.cos(angles)[:, None], np.sin(angles)[:, None]
-        first, second = x[..., :half], x[..., half:]
-        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+        first, second, rest = x[..., :half], x[..., half:rotated], x[..., rotated:]
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin, rest], axis=-1)

@@ -45,7 +45,7 @@ def _in_tiles(x: Array) -> Array:
         padded = np.zeros((tiles * ROW_TILE, x.shape[1]), np.float32)
         padded[: len(x)] = x
         x = padded
-    return np.ascontiguousarray(x).reshape(tiles, ROW_TILE, -1)
+    return np.ascontiguousarray(x).reshape(tiles, ROW_TILE, x.shape[1])
 
 
 def _packed(x: Array, weight: PackedMatrix, workers: Workers | None) -> Array:
@@ -60,4 +60,4 @@ def _packed(x: Array, weight: PackedMatrix, workers: Workers | None) -> Array:
         compute(slice(0, len(tiles)))
     else:
         workers.split(Work(len(tiles), len(x) * ROW_TILE * tiles.size, tiles.nbytes), compute)
-    return y.reshape(len(x) * ROW_TILE, -1)[:, : weight.outputs]
+    return y.reshape(len(x) * ROW_TILE, len(tiles) * TILE_OUTPUTS)[:, : weight.outputs]

@@ -90,7 +90,7 @@ def _best(scores: Array, count: int) -> Array:
 
 def _within_groups(scores: Array, spec: RouterSpec) -> Array:
     """Return the scores, those of groups that are not chosen minus infinity."""
-    by_group = scores.reshape(len(scores), spec.groups, -1)
+    by_group = scores.reshape(len(scores), spec.groups, spec.experts // spec.groups)
     sums = np.sort(by_group, axis=2)[:, :, -2:].sum(axis=2)
     is_chosen = np.zeros(sums.shape, bool)
     np.put_along_axis(is_chosen, _best(sums, spec.chosen_groups), True, axis=1)

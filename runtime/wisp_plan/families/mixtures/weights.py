@@ -21,12 +21,14 @@ class ExpertNames:
 
     Attributes:
         block: name in the layer.
+        block_in_one: name where all experts are in one tensor; empty: the same.
         router, correction: names in the block.
         gate, up, down: projections of one expert.
         shared, shared_gate: names in the block; Qwen's, whose shared expert has a gate, and DeepSeek's.
     """
 
     block: str = "mlp"
+    block_in_one: str = ""
     router: str = "gate"
     correction: str = "gate.e_score_correction_bias"
     gate: str = "gate_proj"
@@ -43,9 +45,9 @@ def moe_weights(
     spec: MoeSpec, hidden: int, name: str, tensor: str, names: ExpertNames = NAMES
 ) -> Iterator[WeightSpec]:
     """Declare the mixture of a layer, which is ``name`` in the model and ``tensor`` in the checkpoint."""
-    block = f"{tensor}.{names.block}"
-    yield from router_weights(spec, hidden, name, block, names)
-    yield from expert_weights(spec, hidden, name, f"{block}.experts", names)
+    block, in_one = f"{tensor}.{names.block}", f"{tensor}.{names.block_in_one or names.block}"
+    yield from router_weights(spec, hidden, name, (block, in_one), names)
+    yield from expert_weights(spec, hidden, name, (f"{block}.experts", f"{in_one}.experts"), names)
     if spec.shared is not None:
         shared = names.shared[0] if spec.has_shared_gate else names.shared[1]
         yield from mlp_weights(spec.shared, hidden, f"{name}.shared", f"{block}.{shared}")
@@ -55,23 +57,34 @@ def moe_weights(
 
 
 def router_weights(
-    spec: MoeSpec, hidden: int, name: str, block: str, names: ExpertNames = NAMES
+    spec: MoeSpec, hidden: int, name: str, blocks: tuple[str, ...], names: ExpertNames = NAMES
 ) -> Iterator[WeightSpec]:
-    """Declare the router of a mixture, ``block`` in the checkpoint: never quantized, held like a norm."""
-    experts, router = (spec.router.experts,), f"{block}.{names.router}"
-    weight = stacked((f"{router}.weight", (*experts, hidden)))
-    yield WeightSpec(f"{name}.router.weight", (*experts, hidden), weight, "parameter")
+    """Declare the router of a mixture, in the first of ``blocks`` that a checkpoint has: held like a norm."""
+    experts = (spec.router.experts,)
+
+    def weight(part: str, tensor: str, shape: Shape, dtype: str | None = None) -> WeightSpec:
+        sources, *others = (stacked((f"{block}.{tensor}", shape)) for block in dict.fromkeys(blocks))
+        alternatives = tuple(others)
+        return WeightSpec(
+            f"{name}.router.{part}", shape, sources, "parameter", dtype=dtype, alternatives=alternatives
+        )
+
+    yield weight("weight", f"{names.router}.weight", (*experts, hidden))
     if spec.router.has_bias:
-        yield WeightSpec(f"{name}.router.bias", experts, stacked((f"{router}.bias", experts)), "parameter")
+        yield weight("bias", f"{names.router}.bias", experts)
     if spec.router.has_correction_bias:
-        bias = stacked((f"{block}.{names.correction}", experts))
-        yield WeightSpec(f"{name}.router.correction", experts, bias, "parameter", dtype="F32")
+        yield weight("correction", names.correction, experts, "F32")
 
 
 def expert_weights(
-    spec: MoeSpec, hidden: int, name: str, tensor: str, names: ExpertNames = NAMES
+    spec: MoeSpec, hidden: int, name: str, tensors: tuple[str, str], names: ExpertNames = NAMES
 ) -> Iterator[WeightSpec]:
-    """Declare the experts of a mixture, ``tensor`` in the checkpoint, which ranks share along F."""
+    """Declare the experts of a mixture, which ranks share along F.
+
+    Args:
+        tensors: names in the checkpoint where experts are stored one by one, and in one.
+    """
+    tensor, in_one = tensors
     into = (names.gate, names.up) if spec.is_gated else (names.up,)
     experts, outputs = spec.router.experts, len(into) * spec.inner
     rows = GateUpRows() if spec.is_gated else None
@@ -82,7 +95,7 @@ def expert_weights(
         "projection",
         shard_axis=1,
         rows=rows,
-        alternatives=(_in_one(spec, hidden, tensor),),
+        alternatives=(_in_one(spec, hidden, in_one),),
     )
     down, shape = names.down, (experts, hidden, spec.inner)
     yield WeightSpec(
@@ -91,7 +104,7 @@ def expert_weights(
         _one_by_one(tensor, (down,), experts, shape[1:]),
         "projection",
         shard_axis=2,
-        alternatives=(stacked((f"{tensor}.down_proj", shape)),),
+        alternatives=(stacked((f"{in_one}.down_proj", shape)),),
     )
 
 

@@ -1,0 +1,34 @@
+"""Keys that Qwen's mixtures share: Qwen3-MoE, Qwen3-Next, Qwen3.5-MoE."""
+
+from __future__ import annotations
+
+from wisp_plan.families.mixtures.experts import read_chosen, read_experts
+from wisp_plan.families.reader import ConfigReader
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
+
+
+def read_qwen_mixture(
+    reader: ConfigReader, *, experts: int, chosen: int, inner: int, normalizes: bool
+) -> MoeSpec:
+    """Read a mixture without a shared expert.
+
+    Args:
+        experts, chosen, inner: defaults of ``num_experts``, ``num_experts_per_tok`` and
+            ``moe_intermediate_size``.
+        normalizes: default of ``norm_topk_prob``.
+    """
+    experts = read_experts(reader, "num_experts", "num_local_experts", default=experts)
+    router = RouterSpec(
+        experts,
+        read_chosen(reader, experts, chosen),
+        normalizes=reader.flag("norm_topk_prob", normalizes),
+    )
+    return MoeSpec(router, reader.integer("moe_intermediate_size", inner))
+
+
+def read_sparse_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
+    """Return the layers that are mixtures: every ``decoder_sparse_step``-th but ``mlp_only_layers``."""
+    step, dense = reader.integer("decoder_sparse_step", 1), reader.items("mlp_only_layers")
+    if not all(isinstance(index, int) for index in dense):
+        raise reader.bad("mlp_only_layers", "a list of layers")
+    return tuple(index for index in range(layers) if index not in dense and (index + 1) % step == 0)
