@@ -23,6 +23,9 @@ from wisp_plan.spec.model import ModelSpec
 SNAPSHOTS_A_SEQUENCE = 1
 """Snapshots of recurrent state in the prefix cache, for each sequence that may run."""
 
+RECURRENCE_CHUNK_TOKENS = 64
+"""Tokens of a prompt that a recurrent layer's kernels compute at a time: snapshots are taken between them."""
+
 
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
@@ -139,6 +142,7 @@ class CacheSizes:
         states: groups with a recurrent state.
         state_slots: sequences that have a state at a time; 0 without such groups.
         snapshots: states that the prefix cache keeps.
+        snapshot_tokens: tokens between positions of snapshots, a multiple of a block's; 0: those of a block.
     """
 
     block_tokens: int
@@ -146,6 +150,12 @@ class CacheSizes:
     states: tuple[CacheGroup, ...] = ()
     state_slots: int = 0
     snapshots: int = 0
+    snapshot_tokens: int = 0
+
+    @property
+    def stride(self) -> int:
+        """Tokens between positions from which a later sequence can go on."""
+        return self.snapshot_tokens if self.states and self.snapshot_tokens else self.block_tokens
 
     @property
     def size_bytes(self) -> int:
@@ -210,5 +220,8 @@ def cache_sizes(
             of_windows = max_concurrent * (-(-group.spec.window // block_tokens) + 1)
             size = min(blocks, of_windows + 2 * -(-max_step_tokens // block_tokens))
         pools.append(Pool(group, size))
-    slots = max_concurrent if states else 0
-    return CacheSizes(block_tokens, tuple(pools), states, slots, SNAPSHOTS_A_SEQUENCE * slots)
+    if not states:
+        return CacheSizes(block_tokens, tuple(pools))
+    snapshots = SNAPSHOTS_A_SEQUENCE * max_concurrent
+    stride = math.lcm(block_tokens, RECURRENCE_CHUNK_TOKENS)
+    return CacheSizes(block_tokens, tuple(pools), states, max_concurrent, snapshots, stride)

@@ -28,18 +28,22 @@ def make_prompts(count: int, tokens: int, vocab: int, seed: int) -> list[Prompt]
 
 
 def insert_prefixes(scheduler: Scheduler, prompts: Iterable[Prompt]) -> None:
-    """Insert the blocks of ``prompts`` into the prefix cache, whatever they contain.
+    """Insert the blocks of ``prompts``, and a snapshot of each, into the prefix cache, whatever they contain.
 
-    There must be free blocks for all of them. The scheduler reuses prefixes (``Limits.reuses_prefixes``).
+    There must be free blocks and snapshots for all of them. The scheduler reuses prefixes
+    (``Limits.reuses_prefixes``).
     """
     manager, limits = scheduler.cache, scheduler.limits
     for prompt in prompts:
-        end = (len(prompt) - 1) // limits.block_tokens * limits.block_tokens
-        cache = manager.admit(prompt, prompt_tokens=len(prompt), reusable_tokens=end, spare_blocks=None)
+        stride = limits.cache.stride
+        end = (len(prompt) - 1) // stride * stride
+        cache = manager.admit(prompt, reusable_tokens=end, spare_blocks=None)
         assert cache is not None
         for start in range(0, end, limits.max_step_tokens):
             computed = min(start + limits.max_step_tokens, end)
             manager.extend(cache, start, computed)
+            if manager.has_states:
+                manager.take_snapshot(cache, computed)
             manager.publish(cache, prompt, computed)
         manager.release(cache)
 

@@ -35,7 +35,8 @@ def caches(draw, max_concurrent):
     states = (CacheGroup(State(((2,),), ("float32",)), (2,)),) if draw(st.booleans()) else ()
     pools = pools if draw(st.integers(0, 9)) or not states else ()
     slots = (max_concurrent, draw(st.integers(0, 4))) if states else (0, 0)
-    return CacheSizes(draw(st.integers(1, 5)), pools, states, *slots)
+    block_tokens, strides = draw(st.integers(1, 5)), draw(st.integers(1, 3)) if states else 0
+    return CacheSizes(block_tokens, pools, states, *slots, strides * block_tokens)
 
 
 @st.composite
@@ -79,6 +80,23 @@ def submits(draw):
             temperature=float(sampled), seed=draw(st.integers(0, 3)), presence_penalty=float(penalised)
         ),
     }
+
+
+def upwards(node):
+    """Yield a node and those above it."""
+    while node is not None:
+        yield node
+        node = node.parent
+
+
+def tokens_of(node):
+    """Return the tokens on the path to a node; the root of a salt holds none."""
+    return sum(len(each.tokens) for each in upwards(node) if each.tokens and each.tokens[0] >= 0)
+
+
+def nearest_above(states, node):
+    """Return the nearest snapshot above a node."""
+    return next((states._held[each.snapshot] for each in upwards(node.parent) if each.snapshot >= 0), None)
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -255,8 +273,11 @@ class EngineMachine(RuleBasedStateMachine):
         assert min(slots, default=0) >= 0
         used = Counter(slot for cache in running for slot in cache.snapshots.values())
         used += Counter(cache.restore_slot for cache in running if cache.restore_slot >= 0)
-        used += Counter(states._nodes.keys())
-        assert all(node.snapshot == slot for slot, node in states._nodes.items())
+        used += Counter(states._held.keys())
+        for slot, snapshot in states._held.items():
+            assert snapshot.node.snapshot == slot
+            assert snapshot.tokens == tokens_of(snapshot.node)
+            assert snapshot.base is nearest_above(states, snapshot.node)
         for slot in range(self.limits.cache.snapshots):
             assert states._snapshots.ref_count(slot) == used[self.limits.cache.state_slots + slot]
 

@@ -82,7 +82,7 @@ def alone(engine):
 def test_batches_chunks_preemption_and_hits_change_no_token(engine, alone, limits, snapshots):
     (requests, expected), sizes = alone, engine.scheduler.limits.cache
     pools = tuple(replace(pool, blocks=30) for pool in sizes.pools)  # two of the longest: preempts
-    cache = replace(sizes, pools=pools, snapshots=snapshots)
+    cache = replace(sizes, pools=pools, snapshots=snapshots, snapshot_tokens=4)
     together, load = answers(engine, requests, cache=cache, **limits)
     assert together == expected
     if snapshots != 1:  # a single one may serve a hit, by the order of requests

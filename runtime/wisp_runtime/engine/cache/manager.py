@@ -8,9 +8,8 @@ Pure. The scheduler asks it for blocks and never counts them itself. The rules:
    prefix tree (if they will ever be): a later block is found only through the earlier ones.
 3. A prefix of n tokens is a hit if every group can go on from there: without a window it needs all blocks,
    with one those that token n sees, and a recurrent state needs a snapshot after exactly n tokens.
-4. A snapshot is taken wherever a chunk ends at the end of a block. :meth:`CacheManager.align` makes the
-   chunks of a prompt end there, the last but one at the last position that a later prompt can go on from. Of
-   the snapshots after generated tokens a sequence keeps only the newest.
+4. Snapshots are taken where steps end, and :meth:`CacheManager.align` chooses where those of a prompt do:
+   the rules are :mod:`.snapshots`'.
 
 The device copies states in the order of the steps: from a snapshot before a step's forward pass, to a
 snapshot after it. So a slot may be released, and taken by a later plan, while a launched step uses it.
@@ -27,6 +26,7 @@ from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.cache.node import Node
 from wisp_runtime.engine.cache.prefix_tree import GroupBlocks, PrefixTree
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
+from wisp_runtime.engine.cache.snapshots import Snapshots
 from wisp_runtime.engine.cache.state_slots import StateSlots
 
 _UNBOUNDED = sys.maxsize
@@ -41,6 +41,7 @@ class CacheManager:
 
     Attributes:
         has_states: whether any layer has a recurrent state.
+        states, snapshots: slots of states, and the snapshots that sequences leave.
     """
 
     def __init__(self, sizes: CacheSizes, max_step_tokens: int) -> None:
@@ -52,6 +53,7 @@ class CacheManager:
         self.has_states = bool(sizes.states)
         self.states = StateSlots(sizes.state_slots, sizes.snapshots)
         self.tree = PrefixTree(self.groups, self.states, sizes.block_tokens)
+        self.snapshots = Snapshots(self.tree, sizes.stride)
         self.total_blocks = sum(pool.blocks for pool in sizes.pools)
 
     @property
@@ -68,7 +70,6 @@ class CacheManager:
         self,
         tokens: Tokens[int],
         *,
-        prompt_tokens: int,
         reusable_tokens: int,
         spare_blocks: int | None,
         salt: int = 0,
@@ -77,7 +78,6 @@ class CacheManager:
 
         Args:
             tokens: tokens of the sequence.
-            prompt_tokens: number of the prompt's.
             reusable_tokens: leading tokens that may be found in, or inserted into, the prefix tree; 0: the
                 sequence takes no part in it.
             spare_blocks: blocks of each group to leave for other sequences; None: there are none.
@@ -87,7 +87,6 @@ class CacheManager:
             None if there are not enough blocks.
         """
         cache, missing = self._begin(tokens, reusable_tokens, salt)
-        cache.prompt_tokens = prompt_tokens
         left = [blocks - (spare_blocks or 0) for blocks in self.available]
         if spare_blocks is not None and any(map(gt, missing, left)):
             self.release(cache)
@@ -97,6 +96,7 @@ class CacheManager:
         self._cover(cache)
         if self.has_states:
             cache.state_slot = self.states.take()
+            self.snapshots.begin(cache)
         return cache
 
     def fits(
@@ -150,6 +150,9 @@ class CacheManager:
             begins = [begin if node.blocks[index] >= 0 else depth for index, begin in enumerate(begins)]
             if self._continues(node, depth * size, begins):
                 hit = len(path)
+        if self.has_states:
+            found = (cache.cached_blocks + hit) * size
+            self.snapshots.visit(cache, depth * size, found, len(tokens))
         if not hit:
             return 0
         self._adopt(cache, path[:hit])
@@ -176,41 +179,30 @@ class CacheManager:
             cache.node = node = new
             cache.cached_blocks = index + 1
             if self.has_states:
-                self._attach(cache, new)
+                self.snapshots.attach(cache, new, cache.cached_blocks * size)
 
     def align(self, cache: SequenceCache, start: int, tokens: int, length: int) -> int:
-        """Shorten a chunk of ``tokens`` tokens from ``start`` so that it ends at a block boundary; rule 4.
-
-        Args:
-            length: tokens of the sequence; the chunk with the last of them begins at a block boundary.
-        """
-        if not self.has_states or cache.node is None:
-            return tokens
-        end = min(start + tokens, length - 1) // self._size * self._size
-        return end - start if end > start else tokens
+        """Shorten a chunk of a sequence of ``length`` tokens for the snapshot after it; rule 4."""
+        return self.snapshots.align(cache, start, tokens, length) if self.has_states else tokens
 
     def take_restore(self, cache: SequenceCache) -> int:
         """Return the snapshot that the next chunk begins from; -1: none. The chunk is planned now."""
         slot, cache.restore_slot = cache.restore_slot, -1
         if slot >= 0:
+            self.states.touch(slot)
             self.states.release_snapshot(slot)
         return slot
 
     def take_snapshot(self, cache: SequenceCache, end: int) -> int:
         """Return the slot for a snapshot of the state after a chunk that ends at ``end`` tokens; -1: none."""
-        if cache.node is None or end % self._size or end > cache.reusable_tokens:
-            return -1
-        slot = self.tree.take_snapshot()
-        if slot >= 0:
-            cache.snapshots[end] = slot
-        return slot
+        return self.snapshots.take(cache, end)
 
     def release(self, cache: SequenceCache) -> None:
         """Release all that a sequence refers to."""
         for group, table, begin in zip(self.groups, cache.tables, cache.begins, strict=False):
             group.release(table[begin:])
         if self.has_states:
-            self.take_restore(cache)
+            self._drop_restore(cache)
             for slot in cache.snapshots.values():
                 self.states.release_snapshot(slot)
             if cache.state_slot >= 0:
@@ -262,7 +254,7 @@ class CacheManager:
                 else:
                     cache.tables[group.index].append(block)
         if self.has_states:
-            self.take_restore(cache)
+            self._drop_restore(cache)
             cache.restore_slot = self.states.acquire(path[-1])
         assert cache.node is not None
         self.tree.move_cursor(cache.node, path[-1])
@@ -283,17 +275,11 @@ class CacheManager:
             group.release(cache.tables[group.index][begin:end])
             cache.begins[group.index] = end
 
-    def _attach(self, cache: SequenceCache, node: Node) -> None:
-        """Hang the snapshot that was taken at the end of the last published block, if any, on its node."""
-        tokens = cache.cached_blocks * self._size
-        slot = cache.snapshots.pop(tokens, -1)
-        if slot < 0:
-            return
-        self.states.attach(slot, node)
-        if tokens > cache.prompt_tokens:
-            if cache.generated_node is not None:
-                self.tree.drop_snapshot(cache.generated_node)
-            cache.generated_node = node if node.snapshot == slot else None
+    def _drop_restore(self, cache: SequenceCache) -> None:
+        """Release the snapshot that the next chunk was to begin from, if there is one."""
+        slot, cache.restore_slot = cache.restore_slot, -1
+        if slot >= 0:
+            self.states.release_snapshot(slot)
 
     def _cover(self, cache: SequenceCache) -> None:
         shortest = min((len(table) for table in cache.tables), default=None)

@@ -126,12 +126,12 @@ class PrefixTree:
         return node
 
     def take_snapshot(self) -> int:
-        """Return a slot for a snapshot, evicting the least recently used one; -1: all are in use."""
+        """Return a slot for a snapshot, evicting the one that saves the least work; -1: all are in use."""
         if not self.states.free_snapshots:
-            oldest = self.states.oldest_unused()
-            if oldest is None:
+            node = self.states.evict()
+            if node is None:
                 return -1
-            self.drop_snapshot(oldest)
+            self.prune(node)
         return self.states.take_snapshot()
 
     def drop_snapshot(self, node: Node) -> None:

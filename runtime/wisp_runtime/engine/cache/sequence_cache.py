@@ -25,21 +25,23 @@ class SequenceCache:
         state_slot: slot of its recurrent state; -1: none.
         restore_slot: snapshot that its state is to be copied from before its next chunk; -1: none.
         snapshots: snapshots of its state that no node has yet, by the tokens they are after.
-        prompt_tokens: tokens of its prompt.
-        generated_node: node of its newest snapshot after generated tokens.
+        passing: slot and node of the newest snapshot that it left on its way.
+        shared_tokens: leading tokens that were in the prefix tree before the sequence computed them.
+        stops: positions at which its steps end for the sake of a snapshot, ascending.
     """
 
     __slots__ = (
         "begins",
         "cached_blocks",
         "covered_tokens",
-        "generated_node",
         "node",
-        "prompt_tokens",
+        "passing",
         "restore_slot",
         "reusable_tokens",
+        "shared_tokens",
         "snapshots",
         "state_slot",
+        "stops",
         "tables",
     )
 
@@ -50,8 +52,9 @@ class SequenceCache:
         self.node, self.reusable_tokens = node, reusable_tokens
         self.state_slot = self.restore_slot = -1
         self.snapshots: dict[int, int] = {}
-        self.prompt_tokens = 0
-        self.generated_node: Node | None = None
+        self.passing: tuple[int, Node] | None = None
+        self.shared_tokens = 0
+        self.stops: tuple[int, ...] = ()
 
     @classmethod
     def of_blocks(cls, blocks: Iterable[int]) -> SequenceCache:

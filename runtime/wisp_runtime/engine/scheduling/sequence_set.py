@@ -126,7 +126,6 @@ class SequenceSet:
             return False
         cache = self.cache.admit(
             sequence.tokens,
-            prompt_tokens=sequence.prompt_tokens,
             reusable_tokens=self._shared_tokens(sequence),
             spare_blocks=len(self.running) or None,
             salt=sequence.request.cache_salt,

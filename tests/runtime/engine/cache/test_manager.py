@@ -21,7 +21,7 @@ def manager_of(*specs, blocks=20, states=0, snapshots=8, max_step_tokens=4):
 
 
 def admit(manager, tokens=PROMPT, **fields):
-    options = {"prompt_tokens": len(tokens), "reusable_tokens": sys.maxsize, "spare_blocks": None}
+    options = {"reusable_tokens": sys.maxsize, "spare_blocks": None}
     return manager.admit(tokens, **(options | fields))
 
 
@@ -129,8 +129,7 @@ def test_a_node_that_loses_its_block_of_a_group_without_a_window_is_gone_for_all
     serve(manager)
     evict(manager, 0, 5)
     assert [len(group.nodes) for group in manager.groups] == [5, 5]
-    assert hit(manager) == 8
-    assert manager.states.free_snapshots == 8 - 2
+    assert (hit(manager), manager.states.free_snapshots) == (0, 8)  # its snapshot went with it
 
 
 def test_blocks_behind_the_window_are_given_back_as_a_sequence_goes_on():
@@ -141,7 +140,7 @@ def test_blocks_behind_the_window_are_given_back_as_a_sequence_goes_on():
         manager.publish(cache, tokens, start + 4)
         used.append(manager.used_blocks)
     assert used == [2, *[4] * 9]  # the window of token n begins within the block two before its own
-    assert manager.admit((1,), prompt_tokens=1, reusable_tokens=0, spare_blocks=1) is None
+    assert manager.admit((1,), reusable_tokens=0, spare_blocks=1) is None
 
 
 def test_blocks_that_are_not_published_yet_are_not_given_back():
@@ -155,57 +154,12 @@ def test_blocks_that_are_not_published_yet_are_not_given_back():
     assert manager.used_blocks == 4
 
 
-@pytest.mark.parametrize(
-    ("step", "expect"), [(4, [4, 8, 12]), (5, [4, 8, 12]), (100, [12]), (1, [*range(2, 13, 2)])]
-)
-def test_chunks_end_where_snapshots_are_taken(step, expect):
-    manager = manager_of(FULL, states=1)
-    assert compute(manager, admit(manager), step=step) == expect
-
-
-def test_a_hit_of_a_recurrent_model_ends_at_a_snapshot():
-    manager = manager_of(FULL, states=2)
-    assert serve(manager) == [4, 8, 12]
-    assert hit(manager) == 12
-    assert hit(manager, (*PROMPT[:11], 99, 98)) == 8  # five blocks are there, and no state after ten tokens
-    cache = admit(manager, (*PROMPT[:5], 99, 98))
-    assert (cache.cached_blocks * BLOCK, cache.restore_slot, cache.state_slot) == (4, 2, 0)
-
-
-def test_a_model_of_states_alone_keeps_no_more_of_a_prefix_than_its_snapshots():
-    manager = manager_of(states=1, snapshots=2)
-    assert serve(manager) == [4, 8, 12]
-    assert [hit(manager, (*PROMPT[:end], 99)) for end in (4, 8, 12)] == [0, 8, 12]
-    manager.clear()
-    assert hit(manager) == 0
-    assert not manager.tree.root.children
-
-
-def test_the_longest_unused_snapshot_goes_but_none_that_is_to_be_copied_from():
-    manager, others = manager_of(FULL, states=3, snapshots=3), (50, 51, 52, 53, 54)
-    serve(manager)
-    waiting = admit(manager, (*PROMPT[:5], 99, 98))
-    assert serve(manager, others) == [4]
-    assert [hit(manager, (*PROMPT[:end], 99)) for end in (4, 8, 12)] == [4, 4, 12]
-    manager.release(waiting)
-    for first in (60, 70, 80):
-        serve(manager, tuple(range(first, first + 5)))
-    assert hit(manager) == 0
-
-
-def test_of_what_a_sequence_generated_the_newest_snapshot_alone_is_kept():
-    manager = manager_of(FULL, states=1)
-    serve(manager, (*PROMPT, *range(30, 40)), prompt_tokens=13)
-    assert manager.states.free_snapshots == 8 - 4  # after 4, 8 and 12 tokens of the prompt, and the last one
-    assert hit(manager, (*PROMPT, *range(30, 40), 1)) == 22
-
-
 @pytest.mark.parametrize("specs", [(FULL,), (WINDOW,), (FULL, WINDOW), ()])
 def test_a_sequence_that_ends_early_leaves_nothing_behind(specs):
     manager = manager_of(*specs, states=2)
     serve(manager)
-    cache = admit(manager, (*PROMPT[:9], 99, 98, 97))
-    manager.extend(cache, 8, 10)
-    assert manager.take_snapshot(cache, 10) >= 0
+    cache = admit(manager, (*PROMPT, 99, 98, 97))
+    manager.extend(cache, 12, 14)
+    assert manager.take_snapshot(cache, 14) >= 0
     manager.release(cache)  # before the step was committed
-    assert (manager.used_blocks, manager.states.free, manager.states.free_snapshots) == (0, 2, 8 - 3)
+    assert (manager.used_blocks, manager.states.free, manager.states.free_snapshots) == (0, 2, 8 - 1)

@@ -1,0 +1,102 @@
+"""Snapshots of recurrent state: positions at which a sequence leaves them, and which of them stay.
+
+Positions are multiples of a stride of tokens: of a block, whose node they hang on, and of the chunk in which
+kernels compute a recurrence, so that a prompt's tokens are computed in the same chunks whether its beginning
+was found or not. A step leaves a snapshot where it ends at such a position; a prompt's steps do unless they
+end the prompt. The rules:
+
+1. Of the snapshots that a sequence leaves on its way, in its prompt or its answer, the newest alone stays: it
+   is the end of the turn when the sequence ends. One that another sequence has begun from stays too.
+2. Where a prompt leaves a path that another sequence has computed before it, the state is wanted again:
+   its second visitor ends a step there, and that snapshot stays.
+3. A sequence that found others' tokens is a turn of a conversation, or a common beginning. It ends a step at
+   the last position before its prompt's end too, and that snapshot stays.
+4. A step is ended early only for a snapshot that saves :data:`MIN_SAVED_STRIDES` strides of tokens over the
+   one before it: a step more costs as much as some hundred tokens.
+
+Source: Marconi, Pan et al. 2024, arXiv:2411.19379, section 4.1: prefixes are admitted when they recur, and
+conversations at their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wisp_runtime.engine.cache.node import Node
+from wisp_runtime.engine.cache.prefix_tree import PrefixTree
+from wisp_runtime.engine.cache.sequence_cache import SequenceCache
+
+MIN_SAVED_STRIDES = 4
+
+
+class Snapshots:
+    """Snapshots that sequences leave in a prefix tree.
+
+    Args:
+        tree: the tree, with the slots.
+        stride: tokens between positions, a multiple of a block.
+
+    Attributes:
+        hits: sequences that began from a snapshot.
+        misses: sequences that began anew though a stride of their tokens or more was in the tree.
+    """
+
+    def __init__(self, tree: PrefixTree, stride: int) -> None:
+        self._tree, self._states, self._stride = tree, tree.states, stride
+        self.hits = self.misses = 0
+
+    def begin(self, cache: SequenceCache) -> None:
+        """Count a sequence that was admitted."""
+        self.hits += cache.restore_slot >= 0
+        self.misses += cache.restore_slot < 0 and cache.shared_tokens >= self._stride
+
+    def visit(self, cache: SequenceCache, shared: int, found: int, length: int) -> None:
+        """Note that ``shared`` leading tokens of a sequence are in the tree, and choose where its steps end.
+
+        Args:
+            found: tokens that need not be computed.
+            length: tokens of the sequence.
+        """
+        if shared > cache.shared_tokens:
+            cache.shared_tokens = shared
+            cache.stops = tuple(self._stops(shared, found, length))
+
+    def align(self, cache: SequenceCache, start: int, tokens: int, length: int) -> int:
+        """Shorten a chunk of ``tokens`` tokens from ``start`` to a stop, or to a position of the stride.
+
+        Args:
+            length: tokens of the sequence; a chunk that ends with the last of them needs no position.
+        """
+        end = next((stop for stop in cache.stops if start < stop < start + tokens), start + tokens)
+        aligned = end if end == length else end // self._stride * self._stride
+        return (aligned if aligned > start else end) - start
+
+    def take(self, cache: SequenceCache, end: int) -> int:
+        """Return the slot for a snapshot of the state after ``end`` tokens; -1: none is taken."""
+        if cache.node is None or end % self._stride or end > cache.reusable_tokens:
+            return -1
+        slot = self._tree.take_snapshot()
+        if slot >= 0:
+            cache.snapshots[end] = slot
+        return slot
+
+    def attach(self, cache: SequenceCache, node: Node, tokens: int) -> None:
+        """Hang the snapshot that was taken after ``tokens`` tokens, if any, on ``node``."""
+        slot = cache.snapshots.pop(tokens, -1)
+        if slot < 0:
+            return
+        self._states.attach(slot, node, tokens)
+        if node.snapshot != slot or tokens in cache.stops:
+            return
+        if cache.passing is not None and self._states.is_unused(*cache.passing):
+            self._tree.drop_snapshot(cache.passing[1])
+        cache.passing = slot, node
+
+    def _stops(self, shared: int, found: int, length: int) -> Iterator[int]:
+        """Yield the positions at which steps of a sequence end, ascending; rules 2 to 4."""
+        last = found
+        for position in (shared, length - 1):
+            stop = position // self._stride * self._stride
+            if stop - last >= MIN_SAVED_STRIDES * self._stride:
+                yield stop
+                last = stop

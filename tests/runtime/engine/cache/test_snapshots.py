@@ -1,0 +1,176 @@
+"""Snapshots of recurrent state: which are taken, which stay, which go first, and that none is lost."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+from test_manager import BLOCK, FULL, PROMPT, admit, compute, hit, manager_of, serve
+
+from wisp_plan.memory.cache import cache_sizes, groups
+from wisp_plan.spec.cache import PagedKV, State
+from wisp_runtime.engine.cache.node import Node
+from wisp_runtime.engine.cache.state_slots import StateSlots
+
+OTHER = (*PROMPT[:11], 99, 98, 97)  # leaves the prompt after 11 tokens, which are five blocks and a half
+
+
+@pytest.mark.parametrize(
+    ("step", "expect"), [(4, [4, 8, 12]), (5, [4, 8]), (100, []), (1, [*range(2, 13, 2)])]
+)
+def test_a_first_visitor_ends_no_step_for_a_snapshot(step, expect):
+    manager = manager_of(FULL, states=1)
+    assert compute(manager, admit(manager), step=step) == expect
+    assert manager.states.free_snapshots == 8 - bool(expect)  # the newest alone stays
+
+
+def test_a_hit_of_a_recurrent_model_ends_at_a_snapshot():
+    manager = manager_of(FULL, states=2)
+    assert serve(manager) == [4, 8, 12]
+    assert hit(manager) == 12
+    assert hit(manager, (*PROMPT[:11], 99, 98)) == 0  # five blocks are there, and no state after ten tokens
+    cache = admit(manager, (*PROMPT[:12], 99, 98))
+    assert (cache.cached_blocks * BLOCK, cache.restore_slot, cache.state_slot) == (12, cache.node.snapshot, 0)
+
+
+def test_a_second_visitor_leaves_a_snapshot_where_it_leaves_the_path():
+    manager = manager_of(FULL, states=1)
+    serve(manager)
+    cache = admit(manager, OTHER)
+    assert (cache.cached_blocks, cache.shared_tokens, cache.stops) == (0, 10, (10,))
+    assert compute(manager, cache, OTHER, step=100) == [10, 14]
+    manager.release(cache)
+    assert hit(manager, (*PROMPT[:10], 50, 51)) == 10
+    assert (manager.snapshots.hits, manager.snapshots.misses) == (1, 1)
+
+
+def test_a_turn_of_a_conversation_leaves_one_before_its_prompts_end():
+    manager = manager_of(FULL, states=1)
+    serve(manager)
+    longer = (*PROMPT, *range(30, 42))  # 25 tokens, twelve of which are found
+    cache = admit(manager, longer)
+    assert (cache.cached_blocks, cache.stops) == (6, (24,))
+    assert compute(manager, cache, longer, step=100) == [24]
+    manager.release(cache)
+    assert hit(manager, (*longer, 1)) == 24
+    assert hit(manager) == 12, "a snapshot that was used stays"
+
+
+def test_no_step_ends_for_a_snapshot_that_saves_little():
+    manager = manager_of(FULL, states=1)
+    serve(manager)
+    cache = admit(manager, (*PROMPT, 50, 51, 52, 53))  # 12 found, the end at 16: four tokens, two strides
+    assert cache.stops == ()
+    cache = admit(manager_with(PROMPT[:7]), (*PROMPT[:7], 50, 51))  # a path of six tokens
+    assert cache.stops == ()
+
+
+def manager_with(tokens):
+    manager = manager_of(FULL, states=1)
+    serve(manager, tokens)
+    return manager
+
+
+def test_a_stop_that_nothing_found_stays_when_the_sequence_passes_its_own_blocks():
+    manager = manager_of(FULL, states=2)
+    serve(manager)
+    cache = admit(manager, OTHER)
+    compute(manager, cache, OTHER[:10], step=100)
+    assert manager.lookup(cache, OTHER) == 0
+    assert cache.stops == (10,)
+
+
+def test_a_model_of_states_alone_keeps_no_more_of_a_prefix_than_its_snapshots():
+    manager = manager_of(states=1, snapshots=2)
+    assert serve(manager) == [4, 8, 12]
+    assert [hit(manager, (*PROMPT[:end], 99)) for end in (4, 8, 12)] == [0, 0, 12]
+    manager.clear()
+    assert hit(manager) == 0
+    assert not manager.tree.root.children
+
+
+def test_of_what_a_sequence_leaves_on_its_way_the_newest_snapshot_alone_stays():
+    manager = manager_of(FULL, states=1)
+    serve(manager, (*PROMPT, *range(30, 40)))
+    assert manager.states.free_snapshots == 8 - 1
+    assert hit(manager, (*PROMPT, *range(30, 40), 1)) == 20
+
+
+def test_one_that_another_sequence_has_begun_from_stays():
+    manager = manager_of(FULL, states=2)
+    first, tokens = admit(manager), (*PROMPT, *range(30, 40))
+    compute(manager, first, tokens[:8])
+    assert hit(manager, (*PROMPT[:8], 50)) == 8  # found, but no chunk was planned from it
+    again = admit(manager, (*PROMPT[:8], 50))
+    manager.take_restore(again)
+    manager.release(again)
+    start = 8
+    while start < len(tokens):
+        end = start + manager.align(first, start, min(4, len(tokens) - start), len(tokens))
+        manager.extend(first, start, end)
+        manager.take_snapshot(first, end)
+        manager.publish(first, tokens, end)
+        start = end
+    assert manager.states.free_snapshots == 8 - 2
+    assert hit(manager, (*PROMPT[:8], 50)) == 8
+
+
+def slots_with(*tokens, chain=True):
+    """Return slots with a snapshot after each number of ``tokens``, on one path or each on its own."""
+    states, above, nodes = StateSlots(1, len(tokens)), Node(None, (), []), []
+    root = above
+    for number, count in enumerate(tokens):
+        parent = above if chain else root
+        above = parent.children[(number,)] = Node(parent, (number,), [])
+        states.attach(states.take_snapshot(), above, count)
+        nodes.append(above)
+    return states, nodes
+
+
+@pytest.mark.parametrize(
+    ("chain", "tokens", "gone"),
+    [
+        (False, (100, 30, 70), [1, 2, 0]),  # each saves all its tokens
+        (True, (100, 130, 400), [1, 0, 2]),  # 100, 30, 270; without the second the third saves 300
+    ],
+)
+def test_the_snapshot_that_saves_the_least_goes_first(chain, tokens, gone):
+    states, nodes = slots_with(*tokens, chain=chain)
+    assert [nodes.index(states.evict()) for _ in tokens] == gone
+    assert (states.evict(), states.evictions, states.free_snapshots) == (None, 3, 3)
+
+
+def test_uses_count_and_time_passes():
+    states, nodes = slots_with(100, 60, chain=False)
+    states.touch(nodes[1].snapshot)  # 120 for its two uses
+    assert states.evict() is nodes[0]
+    small = Node(nodes[0].parent, (9,), [])
+    states.attach(states.take_snapshot(), small, 30)  # 100 tokens later: 130
+    assert states.evict() is nodes[1], "nothing stays forever"
+
+
+def test_a_snapshot_that_a_planned_step_copies_from_is_not_evicted():
+    states, nodes = slots_with(10, 20, chain=False)
+    slot = states.acquire(nodes[0])
+    assert [states.evict(), states.evict()] == [nodes[1], None]
+    states.release_snapshot(slot)
+    assert states.evict() is nodes[0]
+
+
+def test_a_snapshot_between_two_takes_its_share_of_the_work():
+    states, top = StateSlots(1, 2), Node(None, (), [])
+    middle = top.children[(0,)] = Node(top, (0,), [])
+    low = middle.children[(1,)] = Node(middle, (1,), [])
+    states.attach(states.take_snapshot(), low, 500)
+    states.attach(states.take_snapshot(), middle, 450)
+    assert states.evict() is low  # 50 tokens beyond the other's 450
+    assert states.evict() is middle
+
+
+def test_positions_are_multiples_of_a_kernels_chunk_and_of_a_block():
+    made = groups([PagedKV(1, 8, 8), State(((2,),), ("float32",))], "bf16")
+    shared = {"max_concurrent": 4, "max_step_tokens": 512, "max_context": 1024}
+    assert cache_sizes(made, 50, block_tokens=16, **shared).stride == 64
+    assert cache_sizes(made, 50, block_tokens=24, **shared).stride == 192
+    assert cache_sizes(made[:1], 50, block_tokens=16, **shared).stride == 16
