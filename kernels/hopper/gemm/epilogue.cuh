@@ -5,6 +5,7 @@
 // no transposing: eight lanes have eight neighbouring rows already, a sector of 32 bytes.
 #pragma once
 
+#include "math/activation.cuh"
 #include "split_k.cuh"
 
 // Store kCount 8 x 8 matrices of bf16, transposed: lane 8 m + i gives the address of matrix m's column i.
@@ -22,10 +23,6 @@ __device__ __forceinline__ void stmatrix_transposed(uint32_t address, const uint
     asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared::cta.b16 [%0], {%1};" ::"r"(address), "r"(words[0])
                  : "memory");
   }
-}
-
-__device__ __forceinline__ float silu(float x) {
-  return __fdividef(x, 1.f + __expf(-x));
 }
 
 // Return the offset of 16-byte vector `vector` of a token in a buffer: stmatrix and the 16-byte reads are free of bank

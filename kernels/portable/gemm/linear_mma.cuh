@@ -8,8 +8,8 @@
 
 #include "copy/async_copy.cuh"
 #include "mma/warp_mma.cuh"
-#include "mma_output.cuh"
 #include "sync/pdl.cuh"
+#include "token_rows.cuh"
 
 namespace portable {
 
@@ -28,23 +28,24 @@ struct TileShape {
 };
 
 // The tile of one block and its threads' share.
-template <class Tile>
+template <class Tile, class Rows>
 struct CtaTile : TileOutput<Tile> {
   using TileOutput<Tile>::a;
+  using TileOutput<Tile>::at;
   using TileOutput<Tile>::lane;
   using TileOutput<Tile>::warp_row;
   using TileOutput<Tile>::warp_token;
   int first, steps, k_tiles;     // first step and number of steps of this K-range; steps of all K
   const unsigned char* weights;  // next source of this thread's copies
-  const bf16* tokens;
-  int column;  // column of `tokens`
+  Rows rows;                     // sources of its tokens, from `column` on
+  int column;
 
-  __device__ CtaTile(const bf16* x, const GemmArgs& a) : TileOutput<Tile>(a) {
+  __device__ CtaTile(const bf16* x, const GemmArgs& a, const TilePlace& at, const int* list)
+      : TileOutput<Tile>(a, at), rows(x, a, at, list) {
     k_tiles = (a.inputs + 63) / 64;
     first = begin(blockIdx.z), steps = begin(blockIdx.z + 1) - first;
-    weights = a.weight + (blockIdx.y * 2ll * k_tiles + first) * kBlockBytes + threadIdx.x * 16;
+    weights = a.weight + (at.row_tile * 2ll * k_tiles + first) * kBlockBytes + threadIdx.x * 16;
     column = first * 64 + threadIdx.x % 8 * 8;
-    tokens = x + (blockIdx.x * Tile::kTokens + threadIdx.x / 8) * a.x_stride + column;
   }
 
   // First step of a K-range.
@@ -54,7 +55,7 @@ struct CtaTile : TileOutput<Tile> {
 
   // Copy the weights of the next step: two 64-row blocks; the second may be past the last row.
   __device__ void copy_weights(uint32_t stage) {
-    const bool has_second = (blockIdx.y * 2 + 1) * kBlockRows < a.rows;
+    const bool has_second = (at.row_tile * 2 + 1) * kBlockRows < a.rows;
     const unsigned char* second = weights + static_cast<long long>(k_tiles) * kBlockBytes;
 #pragma unroll
     for (int at = 0; at < kBlockBytes; at += kGemmThreads * 16) {
@@ -68,16 +69,16 @@ struct CtaTile : TileOutput<Tile> {
   // Copy the tokens of the next step, zeros outside: memory there may hold NaN.
   __device__ void copy_tokens(uint32_t stage) {
     constexpr int kRows = kGemmThreads / 8;
-    const int row = threadIdx.x / 8, left = a.tokens - blockIdx.x * Tile::kTokens;
+    const int row = threadIdx.x / 8;
     const uint32_t to = stage + (kTileRows + row) * kStepBytes + (threadIdx.x % 8 ^ row % 8) * 16;
 #pragma unroll
     for (int i = 0; i < Tile::kTokens; i += kRows) {
       if (row + i >= Tile::kTokens) continue;
-      const bool has = row + i < left && column < a.inputs;
-      const void* from = has ? tokens + i * a.x_stride : nullptr;
-      copy16_async(to + i * kStepBytes, has ? from : a.weight, has);
+      const bf16* from = rows.row(i);
+      const bool has = from && column < a.inputs;
+      copy16_async(to + i * kStepBytes, has ? static_cast<const void*>(from + column) : a.weight, has);
     }
-    tokens += 64, column += 64;
+    column += 64;
   }
 
   // sums += the warp's rows times its tokens, of one step.
@@ -107,30 +108,29 @@ struct CtaTile : TileOutput<Tile> {
   }
 };
 
-template <int kTokens, Store kStore>
-__device__ __forceinline__ void linear(const bf16* x, const GemmArgs& a) {
-  using Tile = TileShape<kTokens>;
-  constexpr int kAhead = Tile::kStages - 1;
+// Sum the tile at `at` over this block's K-range. Weights are loaded before the kernel ahead has ended.
+template <int kTokens, class Tile>
+__device__ __forceinline__ void multiply_tile(Tile& tile,
+                                              float (&sums)[TileShape<kTokens>::kM][TileShape<kTokens>::kN][4]) {
+  using Shape = TileShape<kTokens>;
+  constexpr int kAhead = Shape::kStages - 1;
   extern __shared__ __align__(128) unsigned char shared[];
-  pdl_launch_dependents();
-  CtaTile<Tile> tile(x, a);
   const uint32_t ring = shared_address(shared);
 
   // 1. Fill the pipeline. Weights depend on no kernel; tokens are the result of the one before. A copy group a step.
 #pragma unroll
   for (int i = 0; i < kAhead; i++) {
-    if (i < tile.steps) tile.copy_weights(ring + i * Tile::kStageBytes);
+    if (i < tile.steps) tile.copy_weights(ring + i * Shape::kStageBytes);
   }
   pdl_wait();
 #pragma unroll
   for (int i = 0; i < kAhead; i++) {
-    if (i < tile.steps) tile.copy_tokens(ring + i * Tile::kStageBytes);
+    if (i < tile.steps) tile.copy_tokens(ring + i * Shape::kStageBytes);
     copies_commit();
   }
 
   // 2. Once a step has arrived for all threads, all are done with the one before it, whose stage is refilled.
-  float sums[Tile::kM][Tile::kN][4] = {};
-  uint32_t full = 0, empty = kAhead * Tile::kStageBytes;
+  uint32_t full = 0, empty = kAhead * Shape::kStageBytes;
 #pragma unroll 1
   for (int step = 0; step < tile.steps; step++) {
     copies_wait<kAhead - 1>();
@@ -142,12 +142,34 @@ __device__ __forceinline__ void linear(const bf16* x, const GemmArgs& a) {
     copies_commit();
     tile.multiply(sums, ring + full);
     empty = full;
-    full = full + Tile::kStageBytes == Tile::kStages * Tile::kStageBytes ? 0 : full + Tile::kStageBytes;
+    full = full + Shape::kStageBytes == Shape::kStages * Shape::kStageBytes ? 0 : full + Shape::kStageBytes;
   }
+}
 
-  // 3. Store the output, or combine with the other K-ranges of this tile.
-  if (gridDim.z > 1 && !tile.combine(sums)) return;
+template <int kTokens, Store kStore>
+__device__ __forceinline__ void linear(const bf16* x, const GemmArgs& a) {
+  using Shape = TileShape<kTokens>;
+  pdl_launch_dependents();
+  CtaTile<Shape, StridedRows<kTokens>> tile(x, a, dense_place(a, kTokens), nullptr);
+  float sums[Shape::kM][Shape::kN][4] = {};
+  multiply_tile<kTokens>(tile, sums);
+  if (gridDim.z > 1 && !tile.combine(sums)) return;  // the last block of the K-ranges has them all
   tile.template store<kStore>(sums);
+}
+
+// The same of a tile of a mixture of experts, whose place the kernel before this one has written.
+template <int kTokens>
+__device__ __forceinline__ void expert_linear(const bf16* x, GemmArgs a, const ExpertArgs& experts) {
+  using Shape = TileShape<kTokens>;
+  pdl_launch_dependents();
+  pdl_wait();
+  TilePlace at;
+  int expert;
+  if (!expert_place(a, experts, at, expert)) return;
+  CtaTile<Shape, GatheredRows<kTokens>> tile(x, a, at, experts.rows);
+  float sums[Shape::kM][Shape::kN][4] = {};
+  multiply_tile<kTokens>(tile, sums);
+  tile.store_as(static_cast<Store>(experts.store), sums);
 }
 
 }  // namespace portable
@@ -163,3 +185,10 @@ __device__ __forceinline__ void linear(const bf16* x, const GemmArgs& a) {
   LINEAR_MMA(name, 32, store)           \
   LINEAR_MMA(name, 64, store)           \
   LINEAR_MMA(name, 128, store)
+
+#define EXPERTS_MMA(tokens)                                                              \
+  extern "C" __global__ void __launch_bounds__(portable::kGemmThreads, 2)                \
+      experts_mma_n##tokens(const bf16* x, const __grid_constant__ portable::GemmArgs a, \
+                            const __grid_constant__ portable::ExpertArgs experts) {      \
+    portable::expert_linear<tokens>(x, a, experts);                                      \
+  }

@@ -1,11 +1,17 @@
 // mma_output.cuh: last steps of a GEMM tile on mma.sync: combining partial sums of K-ranges, epilogue, store.
 #pragma once
 
+#include "math/activation.cuh"
 #include "math/bf16.cuh"
 
 namespace portable {
 
-enum class Store { kPlain, kGated, kFloat32 };
+// Of gate and up: silu(gate) * up, or clamped (math/activation.cuh); of an up without a gate the square of its positive
+// part.
+enum class Store { kPlain, kGated, kFloat32, kClamped, kSquared };
+
+template <Store kStore>
+constexpr bool kIsGated = kStore == Store::kGated || kStore == Store::kClamped;
 
 // By value, as ops/cuda/gemm/portable_linear.py fills it.
 struct GemmArgs {
@@ -20,14 +26,20 @@ struct GemmArgs {
 
 constexpr int kGemmThreads = WISP_MMA_GEMM_THREADS, kTileRows = 128;
 
-// A thread's sums of a tile: kM fragments of 16 rows by kN of 8 tokens, from `warp_row` and `warp_token` on. Token
-// tiles are blockIdx.x, row tiles blockIdx.y, K-ranges blockIdx.z.
+// The tile of a block: its 128 weight rows, and its tokens [first, end).
+struct TilePlace {
+  int row_tile, first, end;
+};
+
+// A thread's sums of a tile: kM fragments of 16 rows by kN of 8 tokens, from `warp_row` and `warp_token` on. K-ranges
+// are blockIdx.z; of a GEMM that splits K, token tiles are blockIdx.x, row tiles blockIdx.y.
 template <class Tile>
 struct TileOutput {
   const GemmArgs& a;
+  TilePlace at;
   int lane, warp_row, warp_token;  // the warp's first row and token in the tile
 
-  __device__ explicit TileOutput(const GemmArgs& a) : a(a) {
+  __device__ TileOutput(const GemmArgs& a, const TilePlace& at) : a(a), at(at) {
     const int warp = threadIdx.x / 32;
     lane = threadIdx.x % 32;
     warp_row = warp / Tile::kWarpsAcross * Tile::kWarpRows, warp_token = warp % Tile::kWarpsAcross * Tile::kWarpTokens;
@@ -72,7 +84,7 @@ struct TileOutput {
   __device__ void store(const float (&sums)[Tile::kM][Tile::kN][4], const float* scales = nullptr) const {
 #pragma unroll
     for (int m = 0; m < Tile::kM; m++) {
-      const int row = blockIdx.y * kTileRows + warp_row + m * 16 + lane / 4;
+      const int row = at.row_tile * kTileRows + warp_row + m * 16 + lane / 4;
       if (row >= a.rows) continue;
       const bool has_right = row + 8 < a.rows;
       const float left = a.bias ? __bfloat162float(a.bias[row]) : 0.f;
@@ -80,22 +92,39 @@ struct TileOutput {
       const float left_scale = scales ? scales[row] : 1.f, right_scale = scales && has_right ? scales[row + 8] : 1.f;
 #pragma unroll
       for (int i = 0; i < Tile::kN * 2; i++) {
-        const int token = blockIdx.x * Tile::kTokens + warp_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        if (token >= a.tokens) continue;
+        const int token = at.first + warp_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
+        if (token >= at.end) continue;
         const float s = sums[m][i / 2][i % 2] * left_scale + left, t = sums[m][i / 2][i % 2 + 2] * right_scale + right;
-        if constexpr (kStore == Store::kGated) {
+        if constexpr (kIsGated<kStore>) {
           bf16* y = static_cast<bf16*>(a.out) + static_cast<size_t>(token) * (a.rows / 2) + row / 16 * 8 + row % 16;
-          *y = __float2bfloat16_rn(__fdividef(s, 1.f + __expf(-s)) * t);
-        } else if constexpr (kStore == Store::kPlain) {
+          *y = __float2bfloat16_rn(kStore == Store::kClamped ? clamped_swiglu(s, t) : silu(s) * t);
+        } else if constexpr (kStore != Store::kFloat32) {
           bf16* y = static_cast<bf16*>(a.out) + static_cast<size_t>(token) * a.rows + row;
-          y[0] = __float2bfloat16_rn(s);
-          if (has_right) y[8] = __float2bfloat16_rn(t);
+          y[0] = __float2bfloat16_rn(kStore == Store::kSquared ? squared_relu(s) : s);
+          if (has_right) y[8] = __float2bfloat16_rn(kStore == Store::kSquared ? squared_relu(t) : t);
         } else {
           float* y = static_cast<float*>(a.out) + static_cast<size_t>(token) * a.rows + row;
           y[0] = s;
           if (has_right) y[8] = t;
         }
       }
+    }
+  }
+
+  // The same, of a store that is known at run time.
+  __device__ void store_as(Store store_kind, const float (&sums)[Tile::kM][Tile::kN][4],
+                           const float* scales = nullptr) const {
+    switch (store_kind) {
+      case Store::kPlain:
+        return store<Store::kPlain>(sums, scales);
+      case Store::kGated:
+        return store<Store::kGated>(sums, scales);
+      case Store::kFloat32:
+        return store<Store::kFloat32>(sums, scales);
+      case Store::kClamped:
+        return store<Store::kClamped>(sums, scales);
+      case Store::kSquared:
+        return store<Store::kSquared>(sums, scales);
     }
   }
 };

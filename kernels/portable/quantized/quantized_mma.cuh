@@ -7,7 +7,7 @@
 // is not, a token's result is the same at every tile.
 #pragma once
 
-#include "../gemm/mma_output.cuh"
+#include "../gemm/token_rows.cuh"
 #include "copy/async_copy.cuh"
 #include "mma/warp_mma.cuh"
 #include "quantized_words.cuh"
@@ -59,29 +59,29 @@ struct SliceFragments {
 };
 
 // The tile of one block and its threads' share.
-template <class Words, class Tile>
+template <class Words, class Tile, class Rows>
 struct QuantizedCta : TileOutput<Tile> {
   using Fragments = SliceFragments<Words>;
   using TileOutput<Tile>::a;
   using TileOutput<Tile>::lane;
   const QuantizedArgs& q;
-  int steps;           // of this K-range
-  const bf16* tokens;  // next source of this thread's copies
-  int column;          // of `tokens`
-  SlicePlace place;    // of the next load
-  int chunk;           // its 64 columns of the packed tile
+  int steps;  // of this K-range
+  Rows rows;  // sources of this thread's tokens, from `column` on
+  int column;
+  SlicePlace place;  // of the next load
+  int chunk;         // its 64 columns of the packed tile
   Words words[Tile::kM][Tile::kStepChunks];
 
-  __device__ QuantizedCta(const bf16* x, const QuantizedArgs& q) : TileOutput<Tile>(q.gemm), q(q) {
+  __device__ QuantizedCta(const bf16* x, const QuantizedArgs& q, const TilePlace& at, const int* list)
+      : TileOutput<Tile>(q.gemm, at), q(q), rows(x, q.gemm, at, list) {
     constexpr int kStepColumns = Tile::kStepChunks * kChunk;
     const int all = (a.inputs + kStepColumns - 1) / kStepColumns;
     const int first = static_cast<int>(static_cast<long long>(all) * blockIdx.z / gridDim.z);
     steps = static_cast<int>(static_cast<long long>(all) * (blockIdx.z + 1) / gridDim.z) - first;
     const int row = threadIdx.x / 8, begin = first * kStepColumns;
     column = begin + row / Tile::kTokens * kChunk + threadIdx.x % 8 * 8;
-    tokens = x + (blockIdx.x * Tile::kTokens + row % Tile::kTokens) * a.x_stride + column;
     // A warp past the last row tile computes those rows again, and stores nothing.
-    const int row_tile = min(static_cast<int>(blockIdx.y) * 2 + this->warp_row / 64, (a.rows + 63) / 64 - 1);
+    const int row_tile = min(at.row_tile * 2 + this->warp_row / 64, (a.rows + 63) / 64 - 1);
     const int column_tiles = (a.inputs + Words::kColumns - 1) / Words::kColumns, slice = this->warp_row % 64 / 16;
     const long long tile = static_cast<long long>(row_tile) * column_tiles + begin / Words::kColumns;
     chunk = begin % Words::kColumns / kChunk;
@@ -108,17 +108,17 @@ struct QuantizedCta : TileOutput<Tile> {
   // Copy the tokens of the next step, zeros outside: memory there may hold NaN.
   __device__ void copy_tokens(uint32_t stage) {
     constexpr int kRows = kGemmThreads / 8, kAll = Tile::kTokens * Tile::kStepChunks;  // of 128 bytes
-    const int row = threadIdx.x / 8, left = a.tokens - blockIdx.x * Tile::kTokens - row % Tile::kTokens;
+    const int row = threadIdx.x / 8;
     const uint32_t to = stage + row * kChunkRowBytes + (threadIdx.x % 8 ^ row % 8) * 16;
 #pragma unroll
     for (int i = 0; i < kAll; i += kRows) {
       if (row + i >= kAll) continue;
-      const int token = i % Tile::kTokens, later = i / Tile::kTokens * kChunk;
-      const bool has = token < left && column + later < a.inputs;
-      const void* from = has ? tokens + token * a.x_stride + later : nullptr;
-      copy16_async(to + i * kChunkRowBytes, has ? from : a.weight, has);
+      const int at_column = column + i / Tile::kTokens * kChunk;
+      const bf16* from = rows.row(i % Tile::kTokens);
+      const bool has = from && at_column < a.inputs;
+      copy16_async(to + i * kChunkRowBytes, has ? static_cast<const void*>(from + at_column) : a.weight, has);
     }
-    tokens += Tile::kStepChunks * kChunk, column += Tile::kStepChunks * kChunk;
+    column += Tile::kStepChunks * kChunk;
   }
 
   // sums += the warp's rows times its tokens, of the step in words; loads the next step's, if there is one.
@@ -173,13 +173,11 @@ struct QuantizedCta : TileOutput<Tile> {
   }
 };
 
-template <class Words, int kTokens>
-__device__ __forceinline__ void quantized_linear(const bf16* x, const QuantizedArgs& q) {
-  using Tile = QuantizedTile<Words, kTokens>;
+// Sum the tile over this block's K-range.
+template <class Tile, class Cta>
+__device__ __forceinline__ void multiply_tile(Cta& tile, float (&sums)[Tile::kM][Tile::kN][4]) {
   constexpr int kAhead = Tile::kStages - 1;
   extern __shared__ __align__(128) unsigned char shared[];
-  pdl_launch_dependents();
-  QuantizedCta<Words, Tile> tile(x, q);
   const uint32_t ring = shared_address(shared);
 
   // 1. Load the first step's words, which depend on no kernel, and fill the pipeline. A copy group a step.
@@ -194,7 +192,6 @@ __device__ __forceinline__ void quantized_linear(const bf16* x, const QuantizedA
   }
 
   // 2. Once a step has arrived for all threads, all are done with the one before it, whose stage is refilled.
-  float sums[Tile::kM][Tile::kN][4] = {};
   uint32_t full = 0, empty = kAhead * Tile::kStageBytes;
 #pragma unroll 1
   for (int step = 0; step < tile.steps; step++) {
@@ -207,9 +204,16 @@ __device__ __forceinline__ void quantized_linear(const bf16* x, const QuantizedA
     empty = full;
     full = full + Tile::kStageBytes == Tile::kStages * Tile::kStageBytes ? 0 : full + Tile::kStageBytes;
   }
+}
 
-  // 3. Store the output, or combine with the other K-ranges of this tile.
-  if (gridDim.z > 1 && !tile.combine(sums)) return;
+template <class Words, int kTokens>
+__device__ __forceinline__ void quantized_linear(const bf16* x, const QuantizedArgs& q) {
+  using Tile = QuantizedTile<Words, kTokens>;
+  pdl_launch_dependents();
+  QuantizedCta<Words, Tile, StridedRows<kTokens>> tile(x, q, dense_place(q.gemm, kTokens), nullptr);
+  float sums[Tile::kM][Tile::kN][4] = {};
+  multiply_tile<Tile>(tile, sums);
+  if (gridDim.z > 1 && !tile.combine(sums)) return;  // the last block of the K-ranges has them all
   const float* scales = reinterpret_cast<const float*>(q.gemm.weight + q.row_scales);
   if (q.store == static_cast<int>(Store::kPlain)) {
     tile.template store<Store::kPlain>(sums, scales);
@@ -218,6 +222,22 @@ __device__ __forceinline__ void quantized_linear(const bf16* x, const QuantizedA
   } else {
     tile.template store<Store::kFloat32>(sums, scales);
   }
+}
+
+// The same of a tile of a mixture of experts, whose place the kernel before this one has written.
+template <class Words, int kTokens>
+__device__ __forceinline__ void quantized_experts(const bf16* x, QuantizedArgs q, const ExpertArgs& experts) {
+  using Tile = QuantizedTile<Words, kTokens>;
+  pdl_launch_dependents();
+  pdl_wait();
+  TilePlace at;
+  int expert;
+  if (!expert_place(q.gemm, experts, at, expert)) return;
+  QuantizedCta<Words, Tile, GatheredRows<kTokens>> tile(x, q, at, experts.rows);
+  float sums[Tile::kM][Tile::kN][4] = {};
+  multiply_tile<Tile>(tile, sums);
+  const float* scales = reinterpret_cast<const float*>(q.gemm.weight + q.row_scales);
+  tile.store_as(static_cast<Store>(experts.store), sums, scales);
 }
 
 }  // namespace portable
@@ -235,3 +255,17 @@ __device__ __forceinline__ void quantized_linear(const bf16* x, const QuantizedA
   LINEAR_MMA(name, words, 64)           \
   LINEAR_MMA(name, words, 128)          \
   LINEAR_MMA(name, words, 256)
+
+#define EXPERTS_MMA(name, words, tokens)                                                                       \
+  extern "C" __global__ void __launch_bounds__(portable::kGemmThreads,                                         \
+                                               portable::QuantizedTile<portable::words, tokens>::kBlocksPerSm) \
+      experts_mma_##name##_n##tokens(const bf16* x, const __grid_constant__ portable::QuantizedArgs q,         \
+                                     const __grid_constant__ portable::ExpertArgs experts) {                   \
+    portable::quantized_experts<portable::words, tokens>(x, q, experts);                                       \
+  }
+#define EXPERTS_MMA_ENTRIES(name, words) \
+  EXPERTS_MMA(name, words, 8)            \
+  EXPERTS_MMA(name, words, 16)           \
+  EXPERTS_MMA(name, words, 32)           \
+  EXPERTS_MMA(name, words, 64)           \
+  EXPERTS_MMA(name, words, 128)

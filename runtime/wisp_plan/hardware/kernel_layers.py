@@ -15,7 +15,6 @@ from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, ParallelSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.moe import MoeSpec
 
 T = TypeVar("T")
 HasPart = Callable[[LayerSpec], bool]
@@ -33,7 +32,6 @@ WITHOUT_KERNELS: Mapping[str, HasPart] = {
     "Gated DeltaNet": _mixer(DeltaNetSpec),
     "Mamba-2": _mixer(MambaSpec),
     "mixers in parallel": lambda layer: isinstance(layer.mixer, ParallelSpec),
-    "mixtures of experts": _ffn(MoeSpec),
     "activations other than gated SiLU": _ffn(DenseSpec, lambda ffn: ffn.activation != "silu"),
     "scaled results of an MLP": _ffn(DenseSpec, lambda ffn: (ffn.gate_scale, ffn.scale) != (1, 1)),
 }

@@ -27,12 +27,18 @@ struct alignas(8) float2 {
 struct alignas(16) float4 {
   float x, y, z, w;
 };
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
 struct alignas(8) uint2 {
   unsigned x, y;
 };
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
+inline int4 make_int4(int x, int y, int z, int w) {
+  return {x, y, z, w};
+}
 inline float2 make_float2(float x, float y) {
   return {x, y};
 }

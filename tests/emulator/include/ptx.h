@@ -274,6 +274,11 @@ inline void ptx_ld_shared_v4_u32(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t
 inline void ptx_st_shared_u32(uint32_t to, uint32_t word) {
   emulator::machine.at<uint32_t>(to) = word;
 }
+inline void ptx_st_shared_v4_u32(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  if (to % 16) emulator::machine.fault("a store of 16 bytes to no multiple of 16");
+  const uint32_t words[] = {a, b, c, d};
+  for (uint32_t i = 0; i < 4; i++) ptx_st_shared_u32(to + i * 4, words[i]);
+}
 inline void ptx_ld_acquire_cta_shared__cta_u32(unsigned& value, uint32_t from) {
   value = emulator::machine.at<unsigned>(from);
 }

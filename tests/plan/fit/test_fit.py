@@ -11,13 +11,13 @@ from wisp_plan.checkpoint.header import Header
 from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.errors import LayersUnsupported, RequestInvalid, TensorsMismatch
 from wisp_plan.fit.verdict import FitRequest, check
+from wisp_plan.hardware import kernel_layers
 from wisp_plan.hardware.gpus import find_card, usable_bytes
 from wisp_plan.hardware.kernel_formats import KERNEL_FORMATS
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_plan.units import GIB, MIB
 
 ALL_FORMATS = ("bf16", "fp8", "int8", "int4", "nvfp4")
@@ -53,15 +53,12 @@ def test_real_models_fit_the_cards_that_people_run_them_on(spec_of, model, card,
     assert on(card, spec_of(model)).fits is fits
 
 
-def test_layers_without_kernels_are_refused_for_every_gpu_and_fit_the_cpu(spec_of):
+def test_layers_without_kernels_are_refused_for_every_gpu_and_fit_the_cpu(spec_of, monkeypatch):
+    monkeypatch.setitem(kernel_layers.WITHOUT_KERNELS, "layers of tomorrow", lambda _: True)
     spec = spec_of("smollm2-135m")
-    layers = (replace(spec.layers[0], ffn=MoeSpec(RouterSpec(8, 2), 256)), *spec.layers[1:])
-    with pytest.raises(
-        LayersUnsupported,
-        match=r"no GPU kernels for mixtures of experts, which Llama",
-    ):
-        on("h100", replace(spec, layers=layers))
-    assert on("h100", replace(spec, layers=layers), CPU).fits
+    with pytest.raises(LayersUnsupported, match=r"no GPU kernels for layers of tomorrow, which Llama"):
+        on("h100", spec)
+    assert on("h100", spec, CPU).fits
 
 
 @pytest.mark.parametrize(

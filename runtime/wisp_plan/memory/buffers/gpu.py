@@ -16,6 +16,7 @@ from wisp_plan.memory.buffers.elementwise import elementwise
 from wisp_plan.memory.buffers.gemm import gemm
 from wisp_plan.memory.buffers.inputs import inputs, rope_tables
 from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH, block_runs, quantized_kv
+from wisp_plan.memory.buffers.moe import moe
 from wisp_plan.memory.buffers.persistent import persistent
 from wisp_plan.memory.buffers.sampling import sampling
 from wisp_plan.memory.step import StepSizes
@@ -40,6 +41,7 @@ def op_buffers(
     return (
         *elementwise(spec, step),
         *gemm(spec, step),
+        *moe(spec, step),
         *attention(spec, step, prefill_tiles),
         *quantized_kv(spec, step),
         *sampling(spec, step),

@@ -6,7 +6,6 @@ from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import DenseMLP
-from wisp_runtime.layers.linear import Linear
 from wisp_runtime.ops.protocol.moe import ExpertWeights
 
 
@@ -32,8 +31,7 @@ class MixtureOfExperts:
             spec.activation,
         )
         self._shared = None if spec.shared is None else DenseMLP(context, spec.shared, "shared")
-        gate = f"{prefix}.shared_gate"
-        self._shared_gate = Linear(context.ops, weights, gate) if spec.has_shared_gate else None
+        self._shared_gate = weights[f"{prefix}.shared_gate.weight"] if spec.has_shared_gate else None
 
     def __call__(self, x: Array) -> Array:
         """Map ``[N, D]`` to ``[N, D]``."""
@@ -44,4 +42,6 @@ class MixtureOfExperts:
         if self._shared is None:
             return None
         added = self._shared(x)
-        return added if self._shared_gate is None else self._ops.scale_rows(added, self._shared_gate(x))
+        if self._shared_gate is None:
+            return added
+        return self._ops.scale_rows(added, self._ops.logits(x, self._shared_gate))

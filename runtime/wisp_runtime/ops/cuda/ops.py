@@ -37,7 +37,7 @@ from wisp_runtime.ops.cuda.gemm.planner import data_parallel_plan
 from wisp_runtime.ops.cuda.gemm.portable_linear import PortableLinear
 from wisp_runtime.ops.cuda.gemm.quantized_tiling import unsplit_quantized
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
-from wisp_runtime.ops.cuda.missing import MissingMoe
+from wisp_runtime.ops.cuda.moe.ops import CudaMoe
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 from wisp_runtime.ops.cuda.recurrent import RecurrentMixers
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
@@ -60,7 +60,7 @@ NEEDED_BY_QUANTIZED_KV = (
 )
 
 
-class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, Scaling, MissingMoe):
+class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, Scaling, CudaMoe):
     """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:

@@ -8,7 +8,9 @@ from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_runtime.errors import ConfigError, ModelUnsupported
+from wisp_runtime.ops.cuda.moe.plan import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
 
 _MAX_SIZES = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
 _MAX_HEADS_A_GROUP = 16
@@ -35,6 +37,11 @@ def _problems(spec: ModelSpec) -> Iterator[str]:
     sizes = {"hidden_size": spec.hidden}
     for ffn in spec.ffns(DenseSpec):
         sizes["intermediate_size"] = ffn.inner
+    for mixture in spec.ffns(MoeSpec):
+        sizes["moe_intermediate_size"] = mixture.inner
+        yield from _of_router(mixture.router)
+        if mixture.shared is not None:
+            sizes["shared_expert_intermediate_size"] = mixture.shared.inner
     for attention in attentions:
         sizes |= {"head_dim": attention.head_size, "rotated channels": attention.rotary_size}
     yield from (f"{name} is {size}, no multiple of 8" for name, size in sizes.items() if size % 8)
@@ -46,3 +53,12 @@ def _problems(spec: ModelSpec) -> Iterator[str]:
         if attention.heads > _MAX_HEADS_A_GROUP * attention.kv_heads:
             heads = f"{attention.heads} query heads are more than {_MAX_HEADS_A_GROUP} times"
             yield f"{heads} {attention.kv_heads} KV heads"
+
+
+def _of_router(router: RouterSpec) -> Iterator[str]:
+    limits = ("experts", MAX_EXPERTS), ("chosen", MAX_CHOSEN), ("groups", MAX_GROUPS)
+    for name, limit in limits:
+        if getattr(router, name) > limit:
+            yield f"{getattr(router, name)} {name} of a mixture are over {limit}"
+    if router.groups > 1 and router.experts < 2 * router.groups:
+        yield f"{router.experts} experts in {router.groups} groups are fewer than 2 a group"

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 from spec_changes import changed
 
+from wisp_plan.hardware import kernel_layers
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_plan.spec.rope import RopeSpec
@@ -191,10 +192,25 @@ def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, s
         requirements.require_model(spec, 16)
 
 
-def test_layers_that_no_gpu_has_kernels_for_are_refused_before_a_weight_is_read():
+def test_layers_that_no_gpu_has_kernels_for_are_refused_before_a_weight_is_read(monkeypatch):
+    monkeypatch.setitem(kernel_layers.WITHOUT_KERNELS, "layers of tomorrow", lambda _: True)
+    with pytest.raises(ModelUnsupported, match=r"layers of tomorrow\. Serve it with --device cpu"):
+        requirements.require_model(LLAMA, 16)
+
+
+@pytest.mark.parametrize(
+    ("router", "inner", "says"),
+    [
+        (RouterSpec(640, 8), 768, "640 experts of a mixture are over 512"),
+        (RouterSpec(64, 33), 768, "33 chosen of a mixture are over 32"),
+        (RouterSpec(12, 2, groups=12, chosen_groups=2), 768, "12 experts in 12 groups"),
+        (RouterSpec(64, 8), 100, "moe_intermediate_size is 100, no multiple of 8"),
+    ],
+)
+def test_mixtures_that_no_kernel_takes_are_refused_before_a_weight_is_read(router, inner, says):
     (layer,) = set(LLAMA.layers)
-    mixture = replace(LLAMA, layers=(layer, replace(layer, ffn=MoeSpec(RouterSpec(8, 2), 768))))
-    with pytest.raises(ModelUnsupported, match=r"mixtures of experts\. Serve it with --device cpu"):
+    mixture = replace(LLAMA, layers=(layer, replace(layer, ffn=MoeSpec(router, inner))))
+    with pytest.raises(ModelUnsupported, match=says):
         requirements.require_model(mixture, 16)
 
 

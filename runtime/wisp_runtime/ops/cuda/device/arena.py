@@ -21,6 +21,7 @@ from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.driver import translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu
+from wisp_runtime.ops.cuda.moe.plan import MOE_KERNELS
 from wisp_runtime.ops.cuda.weights.copy_engine import gpu_uploader
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage, clear_padding
@@ -73,6 +74,8 @@ class Arenas:
         """
         if weight.held is not None:
             self._require_format(weight.held.name)
+        if weight.is_matrix and len(weight.shape) > 2:
+            self._device.kernels.require(*MOE_KERNELS)
         return sum(held_bytes(weight))
 
     def _require_format(self, name: str) -> None:
@@ -80,7 +83,7 @@ class Arenas:
             kernels = self._device.kernels
             kernels.require("pack_quantized", "quantize_rows")
             rotary = ("linear_rotary",) if self._fuses_rope else ()
-            gemms = ("linear", "linear_swiglu", "linear_logits", *rotary)
+            gemms = ("linear", "linear_swiglu", "linear_logits", "experts", *rotary)
             kernels.require(*gemms, weight_format=name)
             if kernels.has("quantize_tokens"):
                 kernels.require("quantize_tokens")

@@ -83,11 +83,15 @@ def quantized_step(packed: PackedFormat, block_n: int) -> int:
 
 
 def quantized_entry(packed: PackedFormat, block_n: int) -> str:
-    """Return the kernel of a format and tile; int4 has one for groups of 128 and 64, and one for 32."""
-    name = packed.name
+    """Return the kernel of a format and tile."""
+    return f"linear_mma_{quantized_name(packed)}_n{block_n}"
+
+
+def quantized_name(packed: PackedFormat) -> str:
+    """Return the format in kernels' names: int4 has one for groups of 128 and 64, and one for 32."""
     if packed.numbers == "int4":
-        name = "int4_g32" if packed.group == 32 else "int4"
-    return f"linear_mma_{name}_n{block_n}"
+        return "int4_g32" if packed.group == 32 else "int4"
+    return packed.name
 
 
 def quantized_arguments(packed: PackedFormat, op: str, **gemm: int) -> QuantizedArguments:

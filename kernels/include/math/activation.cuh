@@ -1,0 +1,16 @@
+// activation.cuh: functions between the projections of a feed-forward block, of a gate and an up value.
+#pragma once
+
+__device__ __forceinline__ float silu(float x) {
+  return __fdividef(x, 1.f + __expf(-x));
+}
+
+// (u + 1) g sigmoid(1.702 g), of the gate up to 7 and of up within 7 of zero: gpt-oss.
+__device__ __forceinline__ float clamped_swiglu(float gate, float up) {
+  const float g = gate > 7.f ? 7.f : gate, u = up > 7.f ? 7.f : up < -7.f ? -7.f : up;  // NaN stays
+  return (u + 1.f) * __fdividef(g, 1.f + __expf(-1.702f * g));
+}
+
+__device__ __forceinline__ float squared_relu(float x) {
+  return x < 0.f ? 0.f : x * x;
+}

@@ -1,0 +1,14 @@
+// experts_mma_fp8.cu: GEMM of a mixture of experts, of E4M3 weights with scales of rows or blocks, on mma.sync;
+// see quantized_mma.cuh.
+//
+//   x, bias, y, tiles : as in ../gemm/experts.cu
+//   W    : [E, out, in], each matrix packed (kernels/README.md), all equally far apart
+//   math : as in linear_mma_fp8.cu, in the order of K at any tile; bias and activation in float32, rounded once
+//   grid : (row tiles of 128, tiles at most, 1)     block: (256, 1, 1)
+//   shared: four stages of x, of 64 to 256 columns
+//   needs: in % 16 == 0, 16-byte aligned rows of x (ops/cuda/moe/experts.py checks)
+//   check: tests/gpu/moe/test_mixture.py against ops/reference/moe.py of the dequantized weights
+#include "quantized_mma.cuh"
+
+EXPERTS_MMA_ENTRIES(fp8, Fp8Words)
+EXPERTS_MMA_ENTRIES(fp8_block, Fp8BlockWords)

@@ -1,0 +1,13 @@
+// experts_mma_int8.cu: GEMM of a mixture of experts, of int8 weights with scales of rows, on mma.sync;
+// see quantized_mma.cuh.
+//
+//   x, bias, y, tiles : as in ../gemm/experts.cu
+//   W    : [E, out, in], each matrix packed (kernels/README.md), all equally far apart
+//   math : as in linear_mma_int8.cu, in the order of K at any tile; bias and activation in float32, rounded once
+//   grid : (row tiles of 128, tiles at most, 1)     block: (256, 1, 1)
+//   shared: four stages of x, of 64 to 256 columns
+//   needs: in % 16 == 0, 16-byte aligned rows of x (ops/cuda/moe/experts.py checks)
+//   check: tests/gpu/moe/test_mixture.py against ops/reference/moe.py of the dequantized weights
+#include "quantized_mma.cuh"
+
+EXPERTS_MMA_ENTRIES(int8, Int8Words)

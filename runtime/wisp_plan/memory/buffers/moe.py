@@ -1,0 +1,63 @@
+"""Buffers of mixtures of experts: logits, pairs of tokens and experts in their order, and results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wisp_plan.memory.buffers.buffer import Buffer
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
+
+MAX_SPLIT_TOKENS = 64
+"""Tokens up to which the sums of a logit's ranges are stored apart."""
+
+RANGE_COLUMNS = 256
+"""Columns of x in such a range: ``router_range_columns`` of the kernels."""
+
+MIN_TILE_TOKENS = 8
+"""Tokens of the narrowest tile of an expert."""
+
+
+def moe(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
+    """Return the buffers of every mixture of a model, which its layers share."""
+    mixtures = spec.ffns(MoeSpec)
+    if not mixtures:
+        return ()
+    largest: dict[str, Buffer] = {}
+    for mixture in mixtures:
+        for buffer in _mixture(mixture, spec.hidden, step.max_tokens):
+            known = largest.get(buffer.name)
+            if known is None or known.size_bytes < buffer.size_bytes:
+                largest[buffer.name] = buffer
+    layers = sum(isinstance(layer.ffn, MoeSpec) for layer in spec.layers)
+    experts = max(mixture.router.experts for mixture in mixtures)
+    return (*largest.values(), expert_counts(layers, experts))
+
+
+def expert_counts(layers: int, experts: int) -> Buffer:
+    """Return the counters of the experts' load: tokens, and calls, of each layer and expert."""
+    return Buffer("moe.counts", (layers, 2, experts), "int64", is_zeroed=True)
+
+
+def max_tiles(pairs: int, experts: int, width: int) -> int:
+    """Return how many tiles of ``width`` tokens of one expert there are at most, however pairs are spread."""
+    return min(pairs, min(pairs, experts) + pairs // width)
+
+
+def _mixture(mixture: MoeSpec, hidden: int, tokens: int) -> Iterator[Buffer]:
+    experts, chosen = mixture.router.experts, mixture.router.chosen
+    pairs, ranges = tokens * chosen, -(-hidden // RANGE_COLUMNS)
+    logits = max(min(tokens, MAX_SPLIT_TOKENS) * ranges, tokens)
+    yield Buffer("moe.logits", (logits * experts,), "float32")
+    yield Buffer("moe.experts", (tokens, chosen), "int32")
+    yield Buffer("moe.weights", (tokens, chosen), "float32")
+    yield Buffer("moe.positions", (tokens, chosen), "int32")
+    yield Buffer("moe.rows", (pairs,), "int32")
+    yield Buffer("moe.tiles", (max_tiles(pairs, experts, MIN_TILE_TOKENS), 4), "int32")
+    yield Buffer("moe.tile_count", (1,), "int32")
+    yield Buffer("moe.inner", (pairs, mixture.inner), "bfloat16")
+    yield Buffer("moe.outputs", (pairs, hidden), "bfloat16")
+    yield Buffer("mixture", (tokens, hidden), "bfloat16")
+    if mixture.has_shared_gate:
+        yield Buffer("scaled", (tokens, hidden), "bfloat16")

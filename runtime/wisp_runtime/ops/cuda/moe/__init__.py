@@ -1,0 +1,1 @@
+"""Mixtures of experts on the GPU: routing, GEMMs by expert, and their weighted sum."""

@@ -1,0 +1,55 @@
+"""Arguments of a mixture's kernels: the structures that they take by value."""
+
+from __future__ import annotations
+
+import ctypes
+
+from wisp_plan.spec.ffn import Activation
+
+STORES: dict[Activation, int] = {"silu": 1, "clamped_swiglu": 3, "relu2": 4}
+"""``Store`` of ``mma_output.cuh`` for the first GEMM of an expert."""
+
+PLAIN_STORE = 0
+"""The same for the second."""
+
+
+class RouterArguments(ctypes.Structure):
+    """``RouterArgs`` of ``router_logits.cu``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "weight", "out")),
+        ("x_stride", ctypes.c_longlong),
+        *((name, ctypes.c_int32) for name in ("tokens", "experts", "columns")),
+    )
+
+
+class ChooseArguments(ctypes.Structure):
+    """``ChooseArgs`` of ``choose_experts.cu``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("logits", "bias", "correction", "experts", "weights")),
+        *((name, ctypes.c_int32) for name in ("tokens", "count", "chosen", "ranges", "groups")),
+        *((name, ctypes.c_int32) for name in ("chosen_groups", "bias_is_float", "correction_is_float")),
+        *((name, ctypes.c_int32) for name in ("is_sigmoid", "normalizes")),
+        ("scale", ctypes.c_float),
+    )
+
+
+class SortArguments(ctypes.Structure):
+    """``SortArgs`` of ``sort_pairs.cu``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("experts", "positions", "rows", "tiles", "tile_count")),
+        *((name, ctypes.c_void_p) for name in ("loads", "calls")),
+        *((name, ctypes.c_int32) for name in ("pairs", "chosen", "tile_tokens")),
+    )
+
+
+class ExpertArguments(ctypes.Structure):
+    """``ExpertArgs`` of ``token_rows.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("tiles", "tile_count", "rows")),
+        ("matrix_bytes", ctypes.c_longlong),
+        ("store", ctypes.c_int32),
+    )

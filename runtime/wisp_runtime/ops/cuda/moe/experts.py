@@ -1,0 +1,229 @@
+"""GEMMs of a mixture's experts, each over its own tokens, and the weighted sum of their results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
+from wisp_runtime.ops.cuda.device.gpu import Gpu
+from wisp_runtime.ops.cuda.device.kernels import Kernel
+from wisp_runtime.ops.cuda.device.manifest import constants
+from wisp_runtime.ops.cuda.gemm.linear import Matrix
+from wisp_runtime.ops.cuda.gemm.portable_plan import GemmArguments, quantized_arguments
+from wisp_runtime.ops.cuda.moe.arguments import PLAIN_STORE, STORES, ExpertArguments
+from wisp_runtime.ops.cuda.moe.plan import experts_entry, experts_grid, experts_shared_bytes
+from wisp_runtime.ops.cuda.moe.sorting import SortedPairs
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
+from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
+
+_CONSTANTS = constants()
+_THREADS, _ROW_THREADS = _CONSTANTS["mma_gemm_threads"], _CONSTANTS["row_threads"]
+_INTERLEAVED = "gate_up_interleaved"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMatrices:
+    """Matrices of all experts, at equal distances.
+
+    Attributes:
+        first: matrix of expert 0.
+        count: E.
+        distance_bytes: distance of two experts' matrices.
+    """
+
+    first: Matrix
+    count: int
+    distance_bytes: int
+
+    @classmethod
+    def of(cls, matrices: tuple[Matrix, ...]) -> ExpertMatrices:
+        """See a tuple of matrices as one.
+
+        Raises:
+            ShapeError: they differ in shape or format, or are not equally far apart.
+        """
+        first, addresses = matrices[0], [matrix.storage.data.ptr for matrix in matrices]
+        distance = addresses[1] - addresses[0] if len(matrices) > 1 else first.storage.nbytes
+        expected = [addresses[0] + distance * expert for expert in range(len(matrices))]
+        is_even = addresses == expected and distance % 16 == 0 and addresses[0] % 16 == 0
+        if not is_even or len({_kind(matrix) for matrix in matrices}) > 1:
+            raise ShapeError("experts: matrices must be alike, and lie at equal multiples of 16 bytes")
+        return cls(first, len(matrices), distance)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gemm:
+    """Launch of the experts' GEMM for all layers of a shape.
+
+    Attributes:
+        columns: columns of the result.
+    """
+
+    kernel: Kernel
+    grid: tuple[int, int]
+    shared_bytes: int
+    gemm: Any
+    experts: ExpertArguments
+    columns: int
+
+
+class Experts:
+    """Multiply tokens by their experts' matrices, and add the results up.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: Gpu) -> None:
+        self._kernels, self._workspace = device.kernels, device.workspace
+        self._combine = device.kernels.get("combine_experts")
+        self._matrices: dict[int, tuple[Any, ExpertMatrices]] = {}
+        self._gemms: dict[Any, _Gemm] = {}
+        self._checked: dict[Any, bool] = {}
+
+    def matrices(self, weight: tuple[Matrix, ...]) -> ExpertMatrices:
+        """Return the matrices of a layer's experts as one; looked at once a layer."""
+        known = self._matrices.get(id(weight))
+        if known is None or known[0] is not weight:
+            known = self._matrices[id(weight)] = weight, ExpertMatrices.of(weight)
+        return known[1]
+
+    def __call__(
+        self, x: Array, routing: Routing, ordered: SortedPairs, experts: ExpertWeights, added: Array | None
+    ) -> Array:
+        """Return the weighted sums, plus ``added``; see :meth:`.protocol.moe.MoeOps.mixture`.
+
+        Args:
+            x: ``[N, D]`` bf16, N > 0; rows may be apart by any multiple of 16 bytes.
+            routing: experts and their weights.
+            ordered: its pairs, sorted.
+            experts: weights.
+            added: ``[N, D]`` bf16, contiguous, or None.
+
+        Raises:
+            ShapeError: an array differs from the above.
+        """
+        into, down = self.matrices(experts.gate_up), self.matrices(experts.down)
+        pairs, tokens = routing.experts.size, len(x)
+        self._check(x, routing, into, down, experts, added)
+        store = STORES[experts.activation]
+        inner = self._multiply(
+            x, into, experts.gate_up_bias, store, ordered, ordered.rows, pairs, "moe.inner"
+        )
+        y = self._multiply(inner, down, experts.down_bias, PLAIN_STORE, ordered, None, pairs, "moe.outputs")
+        columns = down.first.outputs
+        out = self._workspace.array("mixture", (tokens, columns), BF16)
+        grid = tokens, -(-columns // (8 * _ROW_THREADS))
+        sizes = np.int32(columns), np.int32(routing.experts.shape[1])
+        self._combine.launch(grid, _ROW_THREADS, y, ordered.positions, routing.weights, added, out, *sizes)
+        return out
+
+    def _multiply(
+        self,
+        x: Array,
+        matrices: ExpertMatrices,
+        bias: Array | None,
+        store: int,
+        ordered: SortedPairs,
+        rows: Array | None,
+        pairs: int,
+        out_name: str,
+    ) -> Array:
+        first = matrices.first
+        key = out_name, x.strides[0], _kind(first), matrices.count, store, pairs, ordered.width
+        launch = self._gemms.get(key)
+        if launch is None:
+            launch = remember(self._gemms, key, self._launch(x, matrices, store, ordered, pairs))
+        out = self._workspace.array(out_name, (pairs, launch.columns), BF16)
+        gemm, experts = launch.gemm, launch.experts
+        gemm.weight, gemm.out = first.storage.data.ptr, out.data.ptr
+        gemm.bias = None if bias is None else bias.data.ptr
+        experts.tiles, experts.tile_count = ordered.tiles.data.ptr, ordered.tile_count.data.ptr
+        experts.rows = None if rows is None else rows.data.ptr
+        experts.matrix_bytes = matrices.distance_bytes
+        launch.kernel.launch(
+            launch.grid, _THREADS, np.uint64(x.data.ptr), gemm, experts, shared_bytes=launch.shared_bytes
+        )
+        return out
+
+    def _launch(
+        self, x: Array, matrices: ExpertMatrices, store: int, ordered: SortedPairs, pairs: int
+    ) -> _Gemm:
+        first, width = matrices.first, ordered.width
+        packed = first.packed if isinstance(first, QuantizedStorage) else None
+        gemm = {
+            "weight": 0,
+            "x_stride": x.strides[0] // BF16.itemsize,
+            "rows": first.outputs,
+            "inputs": first.inputs,
+            "tokens": pairs,
+        }
+        return _Gemm(
+            kernel=self._kernels.get(
+                "experts", experts_entry(packed, width), *(() if packed is None else (packed.name,))
+            ),
+            grid=experts_grid(first.outputs, len(ordered.tiles)),
+            shared_bytes=experts_shared_bytes(packed, width),
+            gemm=GemmArguments(**gemm) if packed is None else quantized_arguments(packed, "linear", **gemm),
+            experts=ExpertArguments(0, 0, 0, 0, store),
+            columns=first.outputs // 2 if first.permutation == _INTERLEAVED else first.outputs,
+        )
+
+    def _check(
+        self,
+        x: Array,
+        routing: Routing,
+        into: ExpertMatrices,
+        down: ExpertMatrices,
+        experts: ExpertWeights,
+        added: Array | None,
+    ) -> None:
+        addresses = into.first.storage.data.ptr, down.first.storage.data.ptr
+        key = x.shape, x.strides, routing.experts.shape, addresses, added is None
+        if key in self._checked:
+            return
+        _check_tokens(x, into, added)
+        _check_matrices(into, down, experts)
+        shape = len(x), routing.experts.shape[1]
+        require("mixture", "weights", routing.weights, shape, np.dtype(np.float32))
+        remember(self._checked, key, True)
+
+
+def _kind(matrix: Matrix) -> tuple[Any, ...]:
+    packed = matrix.packed.name if isinstance(matrix, QuantizedStorage) else "bf16"
+    return matrix.outputs, matrix.inputs, matrix.permutation, packed
+
+
+def _check_tokens(x: Array, into: ExpertMatrices, added: Array | None) -> None:
+    inputs = into.first.inputs
+    is_dense = x.ndim == 2 and x.dtype == BF16 and x.shape[1] == inputs and x.strides[0] % 16 == 0
+    message = f"mixture: x is {list(x.shape)} {x.dtype}, must be [N, {inputs}] bf16 in dense rows"
+    require_true(is_dense and x.strides[1] == BF16.itemsize, message)
+    require_aligned("mixture", "x", x)
+    if added is not None:
+        require("mixture", "added", added, x.shape, BF16)
+
+
+def _check_matrices(into: ExpertMatrices, down: ExpertMatrices, experts: ExpertWeights) -> None:
+    is_gated = experts.activation != "relu2"
+    permutation = _INTERLEAVED if is_gated else "plain"
+    rows, inner = into.first.outputs, down.first.inputs
+    fits = (
+        into.first.permutation == permutation
+        and down.first.permutation == "plain"
+        and rows == inner * (2 if is_gated else 1)
+        and down.first.outputs == into.first.inputs
+        and down.count == into.count
+        and inner % 8 == into.first.inputs % 8 == 0
+    )
+    shapes = f"[{rows}, {into.first.inputs}] and [{down.first.outputs}, {inner}]"
+    require_true(fits, f"mixture: matrices {shapes} do not fit")
+    for bias, matrices in ((experts.gate_up_bias, into), (experts.down_bias, down)):
+        if bias is not None:
+            require("mixture", "bias", bias, (matrices.count, matrices.first.outputs), BF16)

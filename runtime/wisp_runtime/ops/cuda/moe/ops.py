@@ -1,0 +1,82 @@
+"""Mixtures of experts among the ops of a GPU: :class:`.protocol.moe.MoeOps`."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from wisp_plan.memory.buffers.moe import expert_counts
+from wisp_plan.spec.moe import RouterSpec
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.gpu import Gpu
+from wisp_runtime.ops.cuda.moe.experts import Experts
+from wisp_runtime.ops.cuda.moe.router import Router
+from wisp_runtime.ops.cuda.moe.scale_rows import ScaleRows
+from wisp_runtime.ops.cuda.moe.sorting import PairSorter, SortedPairs
+from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
+
+
+class CudaMoe:
+    """Router and experts, as :class:`.ops.CudaOps` has them.
+
+    Pairs of a token and an expert are sorted when they are routed, for the layer's one :meth:`mixture`.
+    """
+
+    _device: Gpu
+    _sorted: SortedPairs | None = None
+
+    @cached_property
+    def _router(self) -> Router:
+        return Router(self._device)
+
+    @cached_property
+    def _sorter(self) -> PairSorter:
+        return PairSorter(self._device)
+
+    @cached_property
+    def _experts(self) -> Experts:
+        return Experts(self._device)
+
+    @cached_property
+    def _scale(self) -> ScaleRows:
+        return ScaleRows(self._device)
+
+    def expert_counts(self, layers: int, experts: int) -> Array:
+        """See :meth:`.protocol.moe.MoeOps.expert_counts`."""
+        return self._device.workspace.view(expert_counts(layers, experts))
+
+    def route(
+        self,
+        x: Array,
+        weight: Array,
+        spec: RouterSpec,
+        *,
+        bias: Array | None = None,
+        correction: Array | None = None,
+        counts: Array | None = None,
+    ) -> Routing:
+        """See :meth:`.protocol.moe.MoeOps.route`."""
+        if not len(x):
+            array, shape = self._device.workspace.array, (0, spec.chosen)
+            return Routing(array("moe.experts", shape, np.int32), array("moe.weights", shape, np.float32))
+        routing = self._router(x, weight, spec, bias, correction)
+        self._sorted = self._sorter(routing.experts, spec.experts, counts)
+        return routing
+
+    def mixture(
+        self, x: Array, routing: Routing, experts: ExpertWeights, added: Array | None = None
+    ) -> Array:
+        """See :meth:`.protocol.moe.MoeOps.mixture`."""
+        if not len(x):
+            return self._device.workspace.array("mixture", x.shape, BF16)
+        ordered = self._sorted
+        if ordered is None or ordered.experts is not routing.experts:
+            ordered = self._sorter(routing.experts, len(experts.gate_up))
+        self._sorted = None
+        return self._experts(x, routing, ordered, experts, added)
+
+    def scale_rows(self, x: Array, logits: Array) -> Array:
+        """See :meth:`.protocol.moe.MoeOps.scale_rows`."""
+        return self._scale(x, logits, out_name="scaled")

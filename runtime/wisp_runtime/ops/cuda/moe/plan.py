@@ -1,0 +1,75 @@
+"""Tilings of a mixture's kernels. Pure: no arrays, no GPU."""
+
+from __future__ import annotations
+
+from wisp_plan.memory.buffers.gemm import BLOCK_M
+from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, RANGE_COLUMNS
+from wisp_plan.quantization.packed_format import PackedFormat
+from wisp_runtime.ops.cuda.device.manifest import constants
+from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N, quantized_name, quantized_step
+
+MOE_KERNELS = ("router_logits", "choose_experts", "sort_pairs", "experts", "combine_experts", "scale_rows")
+"""Ops that a model with mixtures of experts needs."""
+
+MAX_EXPERTS = 512
+"""Experts that ``choose_experts.cu`` and ``sort_pairs.cu`` take."""
+
+MAX_CHOSEN = MAX_GROUPS = 32
+
+ROUTER_TOKENS = (8, 64)
+"""Tokens of a tile of ``router_logits.cu``."""
+
+ROUTER_EXPERTS = 64
+"""Experts of such a tile."""
+
+_SPARE = 1.5  # tokens of a tile over those of a mean expert: most experts then have one tile
+_ROW_BYTES = 128  # of a token in a stage, along K: 64 columns
+_SORT_WARPS = constants()["sort_threads"] // 32
+
+
+def router_grid(tokens: int, experts: int, columns: int) -> tuple[int, tuple[int, int, int]]:
+    """Return the tokens of a tile, and the grid: its last number is that of the stored sums of a logit.
+
+    Few tokens leave the sums of each range of columns apart, so that more blocks read the weights.
+    """
+    is_split = tokens <= MAX_SPLIT_TOKENS
+    width = ROUTER_TOKENS[0] if is_split else ROUTER_TOKENS[-1]
+    ranges = -(-columns // RANGE_COLUMNS) if is_split else 1
+    return width, (-(-tokens // width), -(-experts // ROUTER_EXPERTS), ranges)
+
+
+def router_shared_bytes(width: int, is_float: bool) -> int:
+    """Return the shared memory of a block of ``router_logits.cu``: four stages."""
+    return 4 * ((3 if is_float else 1) * ROUTER_EXPERTS + width) * _ROW_BYTES
+
+
+def choose_entry(experts: int) -> str:
+    """Return the kernel of ``choose_experts.cu``: its number times 32 experts."""
+    return f"choose_experts_{next(own for own in (4, 8, 16) if own * 32 >= experts)}"
+
+
+def tile_tokens(pairs: int, experts: int) -> int:
+    """Return the tokens of an expert's tile: the narrowest with room for more than a mean expert's."""
+    return next((width for width in BLOCK_N if width * experts >= _SPARE * pairs), BLOCK_N[-1])
+
+
+def experts_entry(packed: PackedFormat | None, width: int) -> str:
+    """Return the kernel of a format, None for bf16, and of a tile's tokens."""
+    return f"experts_mma_n{width}" if packed is None else f"experts_mma_{quantized_name(packed)}_n{width}"
+
+
+def experts_shared_bytes(packed: PackedFormat | None, width: int) -> int:
+    """Return the shared memory of a block, as ``linear_mma.cuh`` and ``quantized_mma.cuh`` lay it out."""
+    if packed is None:
+        return (4 if width <= 64 else 3) * (BLOCK_M + width) * _ROW_BYTES
+    return 4 * quantized_step(packed, width) * width * _ROW_BYTES
+
+
+def experts_grid(outputs: int, tiles: int) -> tuple[int, int]:
+    """Return the grid of an expert GEMM: its row tiles, and all tiles that there may be."""
+    return -(-outputs // BLOCK_M), tiles
+
+
+def sort_shared_bytes(experts: int) -> int:
+    """Return the shared memory of a block of ``sort_pairs.cu``: counts, and sums of warps."""
+    return 4 * (experts + 2 * _SORT_WARPS)

@@ -1,0 +1,96 @@
+"""Order of a mixture's pairs of a token and an expert: by expert, in tiles of one expert each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wisp_plan.memory.buffers.moe import max_tiles
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.gpu import Gpu
+from wisp_runtime.ops.cuda.device.manifest import constants
+from wisp_runtime.ops.cuda.moe.arguments import SortArguments
+from wisp_runtime.ops.cuda.moe.plan import MAX_EXPERTS, sort_shared_bytes, tile_tokens
+
+_THREADS = constants()["sort_threads"]
+_INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
+_OP = "sort_pairs"
+
+
+@dataclass(frozen=True, slots=True)
+class SortedPairs:
+    """Pairs sorted by expert.
+
+    Attributes:
+        experts: ``[N, K]`` int32, which were sorted.
+        positions: ``[N, K]`` int32: position of each pair.
+        rows: ``[N K]`` int32: token at each position.
+        tiles: ``[max_tiles, 4]`` int32, of :attr:`tile_count`: expert, first position, last + 1.
+        tile_count: ``[1]`` int32.
+        width: tokens of a tile.
+    """
+
+    experts: Array
+    positions: Array
+    rows: Array
+    tiles: Array
+    tile_count: Array
+    width: int
+
+
+class PairSorter:
+    """Sort pairs.
+
+    Args:
+        device: the GPU.
+    """
+
+    def __init__(self, device: Gpu) -> None:
+        self._kernel, self._workspace = device.kernels.get("sort_pairs"), device.workspace
+        self._plans: dict[Any, SortArguments] = {}
+
+    def __call__(self, experts: Array, count: int, counts: Array | None = None) -> SortedPairs:
+        """Sort the pairs of ``experts`` ``[N, K]`` int32, N > 0, each of ``count`` experts.
+
+        Args:
+            counts: ``[2, E]`` int64 to which each expert's pairs, and 1 where there are any, are added.
+
+        Raises:
+            ShapeError: an array differs from the above.
+        """
+        key = experts.shape, count, counts is None
+        arguments = self._plans.get(key)
+        if arguments is None:
+            _check(experts, count, counts)
+            sizes = experts.size, experts.shape[1], tile_tokens(experts.size, count)
+            arguments = remember(self._plans, key, SortArguments(0, 0, 0, 0, 0, 0, 0, *sizes))
+        pairs, width = experts.size, arguments.tile_tokens
+        array = self._workspace.array
+        ordered = SortedPairs(
+            experts,
+            array("moe.positions", experts.shape, _INT32),
+            array("moe.rows", (pairs,), _INT32),
+            array("moe.tiles", (max_tiles(pairs, count, width), 4), _INT32),
+            array("moe.tile_count", (1,), _INT32),
+            width,
+        )
+        arguments.experts, arguments.positions = experts.data.ptr, ordered.positions.data.ptr
+        arguments.rows, arguments.tiles = ordered.rows.data.ptr, ordered.tiles.data.ptr
+        arguments.tile_count = ordered.tile_count.data.ptr
+        if counts is not None:
+            arguments.loads, arguments.calls = counts.data.ptr, counts.data.ptr + counts.strides[0]
+        self._kernel.launch((count,), _THREADS, arguments, shared_bytes=sort_shared_bytes(count))
+        return ordered
+
+
+def _check(experts: Array, count: int, counts: Array | None) -> None:
+    require_true(count <= MAX_EXPERTS, f"{_OP}: {count} experts, {MAX_EXPERTS} at most")
+    require(_OP, "experts", experts, (len(experts), experts.size // len(experts)), _INT32)
+    if counts is not None:
+        is_dense = counts.dtype == _INT64 and counts.strides[1] == _INT64.itemsize
+        found = f"{list(counts.shape)} {counts.dtype}"
+        fits = is_dense and counts.shape == (2, count)
+        require_true(fits, f"{_OP}: counts are {found}, must be [2, {count}] int64")

@@ -1,0 +1,130 @@
+"""Mixtures of experts on the GPU, against float32 of the same weights."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.gpu
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from moe_cases import Mixture, Moe, bits, float32, spread  # noqa: E402
+
+from wisp_plan.quantization.packed_format import PACKED_FORMATS  # noqa: E402
+from wisp_plan.spec.moe import RouterSpec  # noqa: E402
+from wisp_runtime.errors import ShapeError  # noqa: E402
+from wisp_runtime.ops.cuda.device.arrays import BF16, to_device  # noqa: E402
+from wisp_runtime.ops.protocol.moe import Routing  # noqa: E402
+
+TOKENS = [1, 7, 64, 300, 2048]
+TOLERANCE = 2**-7  # results of experts, and their inner ones, are rounded to bf16
+
+
+@pytest.fixture(scope="module")
+def moe(device):
+    return Moe(device)
+
+
+def routed(random, tokens, chosen, experts, kind="random"):
+    chosen_experts = spread(tokens, chosen, experts, random, kind)
+    weights = random.random(chosen_experts.shape, np.float32)
+    return chosen_experts, weights / weights.sum(1, keepdims=True)
+
+
+def check(moe, mixture, x, experts, weights, added=None):
+    routing = Routing(to_device(experts), to_device(weights))
+    more = None if added is None else to_device(added)
+    found = float32(moe.mixture(to_device(x), routing, mixture.weights, more))
+    expected, size = mixture.expected(x, experts, weights, added)
+    error = np.abs(found - expected)
+    assert (error <= TOLERANCE * (size + np.abs(expected)) + 1e-5).all(), float((error / (size + 1e-5)).max())
+
+
+@pytest.mark.parametrize(
+    ("experts", "chosen", "hidden", "inner"),
+    [(8, 2, 256, 200), (64, 6, 136, 72), (128, 8, 192, 96), (256, 8, 64, 64), (8, 1, 1032, 136)],
+)
+@pytest.mark.parametrize("kind", ["random", "one"])
+def test_sums_are_those_of_the_chosen_experts(moe, random, experts, chosen, hidden, inner, kind):
+    mixture = Mixture("bf16", experts, hidden, inner)
+    for tokens in TOKENS:
+        x = random.standard_normal((tokens, hidden), np.float32).astype(BF16)
+        check(moe, mixture, x, *routed(random, tokens, chosen, experts, kind))
+
+
+@pytest.mark.parametrize("name", PACKED_FORMATS)
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
+def test_every_format_is_multiplied(moe, random, name, activation):
+    mixture = Mixture(name, 8, 384, 256, activation, has_bias=activation != "silu")
+    for tokens in TOKENS:
+        x = random.standard_normal((tokens, 384), np.float32).astype(BF16)
+        check(moe, mixture, x, *routed(random, tokens, 2, 8))
+
+
+@pytest.mark.parametrize("activation", ["silu", "clamped_swiglu", "relu2"])
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_activations_biases_and_what_is_added(moe, random, activation, has_bias):
+    mixture = Mixture("bf16", 32, 264, 136, activation, has_bias=has_bias)
+    for tokens in TOKENS:
+        x, added = random.standard_normal((2, tokens, 264), np.float32).astype(BF16)
+        check(moe, mixture, x, *routed(random, tokens, 4, 32), added)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8_block", "int4", "mxfp4"])
+def test_a_row_has_the_same_bits_whatever_the_batch_and_nan_stays_in_its_own(moe, random, name):
+    mixture = Mixture(name, 16, 384, 128)
+    x = random.standard_normal((2048, 384), np.float32).astype(BF16)
+    experts, weights = routed(random, 2048, 4, 16)
+    held = to_device(x)
+
+    def run(tokens, start=0):
+        rows = slice(start, start + tokens)
+        return bits(
+            moe.mixture(
+                held[rows], Routing(to_device(experts[rows]), to_device(weights[rows])), mixture.weights
+            )
+        )
+
+    complete = run(2048)
+    for tokens in (1, 7, 64, 300):
+        assert np.array_equal(run(tokens, 5), complete[5 : 5 + tokens])
+    held[9] = to_device(np.full(384, np.nan, BF16))
+    harmed = run(2048)
+    assert np.array_equal(np.delete(harmed, 9, 0), np.delete(complete, 9, 0))
+    assert np.isnan(harmed[9].view(BF16).astype(np.float32)).all()
+
+
+def test_layers_follow_each_other_without_waiting(moe, device, random):
+    """Each reads the result before it; all share the lists of pairs and the results of experts."""
+    mixtures = [Mixture(name, 16, 256, 128) for name in ("bf16", "int4", "fp8", "bf16")]
+    routers = [to_device((random.standard_normal((16, 256)) / 4).astype(BF16)) for _ in mixtures]
+    spec = RouterSpec(16, 4)
+    for tokens in (1, 40, 700):
+        x = to_device(random.standard_normal((tokens, 256), np.float32).astype(BF16))
+        results = []
+        for repeat in range(6):
+            y = x
+            for mixture, router in zip(mixtures, routers, strict=True):
+                y = moe.mixture(y, moe.route(y, router, spec), mixture.weights, y).copy()
+                if repeat == 0:
+                    device.synchronize()
+            results.append(bits(y))
+        assert all(np.array_equal(result, results[0]) for result in results)
+        assert np.isfinite(results[0].view(BF16).astype(np.float32)).all()
+
+
+def test_matrices_that_do_not_fit_are_refused(moe, random):
+    mixture, other = Mixture("bf16", 8, 128, 64), Mixture("bf16", 8, 128, 72)
+    weights = type(mixture.weights)(mixture.weights.gate_up, other.weights.down)
+    x = to_device(random.standard_normal((3, 128)).astype(BF16))
+    experts, scales = routed(random, 3, 2, 8)
+    with pytest.raises(ShapeError, match="do not fit"):
+        moe.mixture(x, Routing(to_device(experts), to_device(scales)), weights)
+    uneven = type(mixture.weights)(
+        (*mixture.weights.gate_up[:6], *other.weights.gate_up[6:]), mixture.down.held
+    )
+    with pytest.raises(ShapeError, match="alike"):
+        moe.mixture(x, Routing(to_device(experts), to_device(scales)), uneven)

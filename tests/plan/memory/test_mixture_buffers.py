@@ -1,0 +1,66 @@
+"""Buffers of mixtures of experts: what every step needs is declared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from wisp_plan.memory.buffers.gpu import gpu_buffers
+from wisp_plan.memory.buffers.moe import max_tiles, moe
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.presets import shape_spec
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
+from wisp_runtime.ops.cuda.device.manifest import constants
+from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N
+from wisp_runtime.ops.cuda.moe.plan import router_grid, tile_tokens
+
+
+def sizes_of(spec, tokens):
+    return {buffer.name: buffer for buffer in moe(spec, StepSizes(tokens, 8, 4096, 16))}
+
+
+@pytest.mark.parametrize("shape", ["qwen3-30b-a3b", "mixtral-8x7b", "glm-4.5-air"])
+@pytest.mark.parametrize("max_tokens", [1, 64, 2048])
+def test_a_step_of_any_number_of_tokens_fits(shape, max_tokens):
+    spec = shape_spec(shape)
+    (router,) = {mixture.router for mixture in spec.ffns(MoeSpec)}
+    buffers = sizes_of(spec, max_tokens)
+    for tokens in range(1, max_tokens + 1, 7):
+        pairs = tokens * router.chosen
+        _, grid = router_grid(tokens, router.experts, spec.hidden)
+        assert grid[2] * tokens * router.experts * 4 <= buffers["moe.logits"].size_bytes
+        tiles = max_tiles(pairs, router.experts, tile_tokens(pairs, router.experts))
+        assert tiles * 16 <= buffers["moe.tiles"].size_bytes
+
+
+def test_the_largest_of_all_mixtures_counts_and_models_without_have_none():
+    spec = shape_spec("qwen3-30b-a3b")
+    (layer,) = set(spec.layers)
+    wide = replace(layer, ffn=MoeSpec(RouterSpec(8, 2), 4096, has_shared_gate=True))
+    both = sizes_of(replace(spec, layers=(layer, wide)), 16)
+    assert both["moe.experts"].shape == (16, 8)
+    assert both["moe.inner"].size_bytes == max(16 * 8 * 768, 16 * 2 * 4096) * 2
+    assert both["moe.counts"].shape == (2, 2, 128)
+    assert "scaled" in both
+    assert moe(shape_spec("llama-3-8b"), StepSizes(16, 8, 4096, 16)) == ()
+    names = [buffer.name for buffer in gpu_buffers(spec, StepSizes(16, 8, 4096, 16))]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("width", BLOCK_N)
+def test_no_spread_of_pairs_has_more_tiles_than_there_may_be(width):
+    for experts, counts in ((4, (1, 1, 1, 1)), (4, (9, 0, 0, 0)), (3, (width + 1, 1, 2 * width))):
+        tiles = sum(-(-count // width) for count in counts)
+        assert tiles <= max_tiles(sum(counts), experts, width) <= sum(counts)
+
+
+def test_ranges_of_logits_are_as_wide_as_the_kernels():
+    assert router_grid(1, 128, 10 * constants()["router_range_columns"])[1] == (1, 2, 10)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(1, 8), (32, 8), (64, 8), (128, 16), (512, 64), (2048, 128), (7900, 128)]
+)
+def test_most_experts_have_one_tile_up_to_many_tokens(tokens, expected):
+    assert tile_tokens(tokens * 8, 128) == expected
