@@ -1,5 +1,14 @@
-// activation.cuh: functions between the projections of a feed-forward block, of a gate and an up value.
+// activation.cuh: gates of recurrent mixers, and functions of a gate and an up value in feed-forward blocks.
 #pragma once
+
+__device__ __forceinline__ float sigmoid(float x) {
+  return __fdividef(1.f, 1.f + __expf(-x));
+}
+
+// log(1 + exp(x)), without overflow.
+__device__ __forceinline__ float softplus(float x) {
+  return fmaxf(x, 0.f) + log1pf(expf(-fabsf(x)));
+}
 
 __device__ __forceinline__ float silu(float x) {
   return __fdividef(x, 1.f + __expf(-x));

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from wisp_plan.errors import LayersUnsupported
-from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, ParallelSpec
 from wisp_plan.spec.mamba import MambaSpec
@@ -29,7 +28,6 @@ def _ffn(kind: type[T], has_trait: Callable[[T], bool] = lambda _: True) -> HasP
 
 
 WITHOUT_KERNELS: Mapping[str, HasPart] = {
-    "Gated DeltaNet": _mixer(DeltaNetSpec),
     "Mamba-2": _mixer(MambaSpec),
     "mixers in parallel": lambda layer: isinstance(layer.mixer, ParallelSpec),
     "activations other than gated SiLU": _ffn(DenseSpec, lambda ffn: ffn.activation != "silu"),

@@ -18,6 +18,7 @@ from wisp_plan.memory.buffers.inputs import inputs, rope_tables
 from wisp_plan.memory.buffers.kv_cache import KV_SCRATCH, block_runs, quantized_kv
 from wisp_plan.memory.buffers.moe import moe
 from wisp_plan.memory.buffers.persistent import persistent
+from wisp_plan.memory.buffers.recurrent import recurrent
 from wisp_plan.memory.buffers.sampling import sampling
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
@@ -44,6 +45,7 @@ def op_buffers(
         *moe(spec, step),
         *attention(spec, step, prefill_tiles),
         *quantized_kv(spec, step),
+        *recurrent(spec, step),
         *sampling(spec, step),
     )
 

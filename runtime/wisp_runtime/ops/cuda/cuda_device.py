@@ -44,8 +44,12 @@ class CudaDevice:
         return self.ops.sampler
 
     def require_model(self, spec: ModelSpec, block_tokens: int) -> None:
-        """Refuse sizes that no kernel takes; raises as :func:`.requirements.require_model`."""
+        """Refuse sizes that no kernel takes, and look up the kernels of the model's recurrent mixers.
+
+        Raises as :func:`.requirements.require_model` and :meth:`.ops.CudaOps.require_recurrent`.
+        """
         requirements.require_model(spec, block_tokens)
+        self.ops.require_recurrent(spec)
 
     def require_kv(self, kv: KvLayers) -> None:
         """Look up the kernels of a quantized cache; raises as :meth:`.ops.CudaOps.require_kv`."""

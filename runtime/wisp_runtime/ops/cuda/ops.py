@@ -39,7 +39,7 @@ from wisp_runtime.ops.cuda.gemm.quantized_tiling import unsplit_quantized
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
 from wisp_runtime.ops.cuda.moe.ops import CudaMoe
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
-from wisp_runtime.ops.cuda.recurrent import RecurrentMixers
+from wisp_runtime.ops.cuda.recurrent.mixers import RecurrentMixers
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.scaling import Scaling
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
@@ -120,6 +120,7 @@ class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, Scaling, CudaMo
         """Allocate the buffers of every op, and make the sampler."""
         step = replace(step, sm_count=self.gpu.sm_count, code_columns=self.code_columns)
         self.make_sampler(spec.vocab, step.max_sequences)
+        self.load_recurrent(spec)
         self._linear.reserve(step.max_tokens, self.code_columns)
         buffers = op_buffers(spec, step, self._prefill_attention.tiles)
         self.gpu.workspace.reserve(buffers)

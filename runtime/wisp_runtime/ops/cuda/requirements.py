@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
@@ -14,6 +15,7 @@ from wisp_runtime.ops.cuda.moe.plan import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
 
 _MAX_SIZES = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
 _MAX_HEADS_A_GROUP = 16
+_MAX_DELTA_SIZE, _CONV_TAPS = 128, 4
 
 
 def require_model(spec: ModelSpec, block_tokens: int) -> None:
@@ -53,6 +55,8 @@ def _problems(spec: ModelSpec) -> Iterator[str]:
         if attention.heads > _MAX_HEADS_A_GROUP * attention.kv_heads:
             heads = f"{attention.heads} query heads are more than {_MAX_HEADS_A_GROUP} times"
             yield f"{heads} {attention.kv_heads} KV heads"
+    for mixer in spec.mixers(DeltaNetSpec):
+        yield from _delta_net_problems(mixer)
 
 
 def _of_router(router: RouterSpec) -> Iterator[str]:
@@ -62,3 +66,13 @@ def _of_router(router: RouterSpec) -> Iterator[str]:
             yield f"{getattr(router, name)} {name} of a mixture are over {limit}"
     if router.groups > 1 and router.experts < 2 * router.groups:
         yield f"{router.experts} experts in {router.groups} groups are fewer than 2 a group"
+
+
+def _delta_net_problems(mixer: DeltaNetSpec) -> Iterator[str]:
+    for name, size in (("key", mixer.key_size), ("value", mixer.value_size)):
+        if size % 8 or size > _MAX_DELTA_SIZE:
+            yield f"linear_{name}_head_dim is {size}, no multiple of 8 up to {_MAX_DELTA_SIZE}"
+    if mixer.kernel != _CONV_TAPS:
+        yield f"linear_conv_kernel_dim is {mixer.kernel}, not {_CONV_TAPS}"
+    if mixer.state_dtype != "float32":
+        yield f"states of Gated DeltaNet are {mixer.state_dtype}, not float32"

@@ -1,0 +1,1 @@
+"""Recurrent mixers: causal convolutions, Gated DeltaNet."""
