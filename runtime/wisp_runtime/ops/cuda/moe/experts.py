@@ -109,18 +109,27 @@ class Experts:
         Raises:
             ShapeError: an array differs from the above.
         """
-        into, down = self.matrices(experts.gate_up), self.matrices(experts.down)
-        pairs, tokens = routing.experts.size, len(x)
-        self._check(x, routing, into, down, experts, added)
-        store = STORES[experts.activation]
-        inner = self._multiply(
-            x, into, experts.gate_up_bias, store, ordered, ordered.rows, pairs, "moe.inner"
-        )
-        y = self._multiply(inner, down, experts.down_bias, PLAIN_STORE, ordered, None, pairs, "moe.outputs")
-        columns = down.first.outputs
+        self._check(x, routing, experts, added)
+        inner = self.multiply_in(x, experts, ordered)
+        y = self.multiply_out(inner, experts, ordered)
+        return self.combine(y, ordered, routing, added)
+
+    def multiply_in(self, x: Array, experts: ExpertWeights, ordered: SortedPairs) -> Array:
+        """Return the activated results of gate and up of each position: ``[N K, F]`` bf16."""
+        matrices, store = self.matrices(experts.gate_up), STORES[experts.activation]
+        return self._multiply(x, matrices, experts.gate_up_bias, store, ordered, ordered.rows, "moe.inner")
+
+    def multiply_out(self, inner: Array, experts: ExpertWeights, ordered: SortedPairs) -> Array:
+        """Return the results of each position: ``[N K, D]`` bf16."""
+        matrices = self.matrices(experts.down)
+        return self._multiply(inner, matrices, experts.down_bias, PLAIN_STORE, ordered, None, "moe.outputs")
+
+    def combine(self, y: Array, ordered: SortedPairs, routing: Routing, added: Array | None) -> Array:
+        """Return the sums of a token's results ``y`` times their weights, plus ``added``: ``[N, D]``."""
+        (tokens, chosen), columns = routing.experts.shape, y.shape[1]
         out = self._workspace.array("mixture", (tokens, columns), BF16)
         grid = tokens, -(-columns // (8 * _ROW_THREADS))
-        sizes = np.int32(columns), np.int32(routing.experts.shape[1])
+        sizes = np.int32(columns), np.int32(chosen)
         self._combine.launch(grid, _ROW_THREADS, y, ordered.positions, routing.weights, added, out, *sizes)
         return out
 
@@ -132,10 +141,9 @@ class Experts:
         store: int,
         ordered: SortedPairs,
         rows: Array | None,
-        pairs: int,
         out_name: str,
     ) -> Array:
-        first = matrices.first
+        first, pairs = matrices.first, len(ordered.rows)
         key = out_name, x.strides[0], _kind(first), matrices.count, store, pairs, ordered.width
         launch = self._gemms.get(key)
         if launch is None:
@@ -175,15 +183,8 @@ class Experts:
             columns=first.outputs // 2 if first.permutation == _INTERLEAVED else first.outputs,
         )
 
-    def _check(
-        self,
-        x: Array,
-        routing: Routing,
-        into: ExpertMatrices,
-        down: ExpertMatrices,
-        experts: ExpertWeights,
-        added: Array | None,
-    ) -> None:
+    def _check(self, x: Array, routing: Routing, experts: ExpertWeights, added: Array | None) -> None:
+        into, down = self.matrices(experts.gate_up), self.matrices(experts.down)
         addresses = into.first.storage.data.ptr, down.first.storage.data.ptr
         key = x.shape, x.strides, routing.experts.shape, addresses, added is None
         if key in self._checked:
