@@ -98,7 +98,9 @@ class Fit:
         """Return the ledger as ``/state`` shows it (docs/contracts.md)."""
         return {
             "weightsBytes": self.ledger.weights_bytes + self.ledger.scales_bytes,
-            "kvCacheBytes": self.ledger.kv_cache_bytes,
+            "kvCacheBytes": self.ledger.cache.paged_bytes,
+            "stateBytes": self.ledger.state_bytes,
+            "snapshotBytes": self.ledger.snapshot_bytes,
             "workspaceBytes": self.ledger.workspace_bytes,
             "graphsBytes": self.ledger.graphs_bytes,
             "contextBytes": self.ledger.context_bytes,

@@ -158,11 +158,19 @@ class CacheSizes:
         return self.snapshot_tokens if self.states and self.snapshot_tokens else self.block_tokens
 
     @property
+    def slot_bytes(self) -> int:
+        """Bytes of one sequence's state, or of one snapshot, in all layers."""
+        return sum(group.slot_bytes for group in self.states)
+
+    @property
+    def paged_bytes(self) -> int:
+        """Bytes of all blocks."""
+        return sum(pool.blocks * self.block_tokens * pool.group.token_bytes for pool in self.pools)
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all of it."""
-        paged = sum(pool.blocks * self.block_tokens * pool.group.token_bytes for pool in self.pools)
-        slots = self.state_slots + self.snapshots
-        return paged + slots * sum(group.slot_bytes for group in self.states)
+        return self.paged_bytes + (self.state_slots + self.snapshots) * self.slot_bytes
 
     def with_groups(self, groups: tuple[CacheGroup, ...]) -> CacheSizes:
         """Return as many blocks and slots of other ``groups``, such as a rank's, one for one."""

@@ -129,6 +129,16 @@ class Ledger:
         return self.cache.size_bytes
 
     @property
+    def state_bytes(self) -> int:
+        """Bytes of the recurrent states of running sequences."""
+        return self.cache.state_slots * self.cache.slot_bytes
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Bytes of the recurrent states that the prefix cache keeps."""
+        return self.cache.snapshots * self.cache.slot_bytes
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of one sequence's token, over all layers."""
         return sum(pool.group.token_bytes for pool in self.cache.pools)
@@ -147,9 +157,11 @@ class Ledger:
             Row("scales", self.scales_bytes, "scales and zero points, padding included"),
             Row(
                 "KV cache",
-                self.kv_cache_bytes,
+                self.cache.paged_bytes,
                 f"{tokens} tokens of {self.kv_bytes_per_token} B, {o.kv}",
             ),
+            Row("states", self.state_bytes, f"recurrent layers of {self.cache.state_slots} sequences"),
+            Row("snapshots", self.snapshot_bytes, f"{self.cache.snapshots} states of the prefix cache"),
             Row("workspace", self.workspace_bytes, f"a step of {o.max_step_tokens} tokens"),
             Row("graphs", self.graphs_bytes, f"captured steps of up to {o.max_concurrent} sequences"),
             Row("CUDA context", self.context_bytes, "driver and kernels"),

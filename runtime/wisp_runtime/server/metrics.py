@@ -13,6 +13,7 @@ from wisp_runtime.engine.transport.messages import Load, Phase, Ready, TokenEven
 from wisp_runtime.metrics import Counter, Histogram, Reading, Registry
 from wisp_runtime.server import readings
 from wisp_runtime.server.readings import Samples, TokenRate
+from wisp_runtime.server.state_metrics import add_state_metrics
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 LONG_SECONDS = (*SECONDS, 120.0, 300.0, 600.0)
@@ -49,6 +50,7 @@ class Telemetry:
         self._add_sizes()
         self._add_load(load)
         self._add_engine_counts(load)
+        add_state_metrics(self.registry, load)
         self._add_start(phases, info)
         blocks = {"block_size": str(block_tokens)}
         self.registry.add(

@@ -11,6 +11,8 @@ Samples = Iterable[tuple[Mapping[str, str], float]]
 _MEMORY = {
     "weights": "weightsBytes",
     "kv_cache": "kvCacheBytes",
+    "states": "stateBytes",
+    "snapshots": "snapshotBytes",
     "workspace": "workspaceBytes",
     "graphs": "graphsBytes",
     "context": "contextBytes",

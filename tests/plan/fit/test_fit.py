@@ -316,11 +316,20 @@ def test_a_checkpoint_that_lacks_tensors_is_refused_before_the_arithmetic(spec_o
 def test_state_shows_the_ledger_with_the_keys_of_the_contracts_page(spec_of):
     fit = on("l4", spec_of("llama-3-8b"), replace(EVERYTHING, quantization="fp8"))
     shown = fit.to_dict()
-    parts = ("weightsBytes", "kvCacheBytes", "workspaceBytes", "graphsBytes", "contextBytes", "loadingBytes")
+    parts = (
+        "weightsBytes",
+        "kvCacheBytes",
+        "stateBytes",
+        "snapshotBytes",
+        "workspaceBytes",
+        "graphsBytes",
+        "contextBytes",
+        "loadingBytes",
+    )
     assert sum(shown[part] for part in parts) == shown["totalBytes"]  # scales are part of the weights
     assert shown["headroomBytes"] == fit.available_bytes - fit.required_bytes > 0
     assert (shown["maxContext"], shown["maxConcurrent"], shown["fits"]) == (8192, 32, True)
-    assert list(shown)[6:] == [
+    assert list(shown)[8:] == [
         "totalBytes",
         "availableBytes",
         "kvBytesPerToken",

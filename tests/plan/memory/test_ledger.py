@@ -18,6 +18,7 @@ from wisp_plan.memory.ledger import (
     workspace_bytes,
 )
 from wisp_plan.memory.loading import loading_bytes
+from wisp_plan.presets import shape_spec
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
@@ -177,13 +178,24 @@ def test_a_measured_cuda_context_replaces_the_estimate(spec_of, measured, expect
 def test_the_total_is_the_sum_of_the_rows_and_each_row_is_explained(spec_of):
     ledger = compute_ledger(spec_of("llama-3-8b"), replace(CUDA, quantization="fp8"))
     rows = {row.name: row for row in ledger.rows()}
-    assert list(rows) == ["weights", "scales", "KV cache", "workspace", "graphs", "CUDA context", "loading"]
+    assert list(rows) == [
+        "weights",
+        "scales",
+        "KV cache",
+        "states",
+        "snapshots",
+        "workspace",
+        "graphs",
+        "CUDA context",
+        "loading",
+    ]
     assert ledger.total_bytes == sum(row.size_bytes for row in rows.values())
     assert (
         rows["weights"].explanation == "fp8 (E4M3, a scale a row) rounded at load; embeddings and head bf16"
     )
     assert rows["KV cache"].explanation == "1600 tokens of 131072 B, bf16"
     assert rows.pop("loading").size_bytes == 0  # the KV cache takes more
+    assert rows.pop("states").size_bytes == rows.pop("snapshots").size_bytes == 0  # attention alone
     assert all(row.size_bytes > 0 and row.explanation for row in rows.values())
 
 
@@ -253,3 +265,14 @@ def test_there_are_graphs_for_every_size_that_decode_steps_are_rounded_to(spec_o
     spec = spec_of("smollm2-135m")
     assert graphs_bytes(spec, max_concurrent) == graphs * graphs_bytes(spec, 1)
     assert graphs_bytes(spec, 1) == 3 * (30 * 8 + 12) * 4096  # greedy, sampled, with log-probabilities
+
+
+def test_states_and_snapshots_have_rows_of_their_own():
+    ledger = compute_ledger(shape_spec("qwen3.5-9b"), replace(CUDA, max_concurrent=8))
+    rows = {row.name: row for row in ledger.rows()}
+    slot_bytes = 24 * (32 * 128 * 128 * 4 + 3 * 8192 * 2)  # 24 layers: 32 heads in float32, inputs in bf16
+    assert rows["states"].size_bytes == rows["snapshots"].size_bytes == 8 * slot_bytes
+    assert rows["states"].explanation == "recurrent layers of 8 sequences"
+    assert rows["snapshots"].explanation == "8 states of the prefix cache"
+    blocks = CUDA.kv_blocks * CUDA.block_tokens * ledger.kv_bytes_per_token
+    assert rows["KV cache"].size_bytes == blocks == ledger.kv_cache_bytes - 16 * slot_bytes

@@ -16,7 +16,7 @@ MAX_NUMBER = 1 << 53
 MAX_NAME_CHARS = 128
 LEDGER = {
     "weights": ("weightsBytes",),
-    "kv": ("kvCacheBytes",),
+    "kv": ("kvCacheBytes", "stateBytes", "snapshotBytes"),
     "workspace": ("workspaceBytes", "graphsBytes"),
     "context": ("contextBytes",),
 }

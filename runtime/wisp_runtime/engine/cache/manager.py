@@ -28,6 +28,7 @@ from wisp_runtime.engine.cache.prefix_tree import GroupBlocks, PrefixTree
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.cache.snapshots import Snapshots
 from wisp_runtime.engine.cache.state_slots import StateSlots
+from wisp_runtime.engine.transport.messages import StateLoad
 
 _UNBOUNDED = sys.maxsize
 
@@ -65,6 +66,11 @@ class CacheManager:
     def used_blocks(self) -> int:
         """Blocks that sequences refer to."""
         return self.total_blocks - sum(self.available)
+
+    @property
+    def state_load(self) -> StateLoad | None:
+        """Counts of states and snapshots; None where no layer has a recurrent state."""
+        return self.snapshots.load if self.has_states else None
 
     def admit(
         self,

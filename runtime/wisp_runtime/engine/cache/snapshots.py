@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from wisp_runtime.engine.cache.node import Node
 from wisp_runtime.engine.cache.prefix_tree import PrefixTree
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
+from wisp_runtime.engine.transport.messages import StateLoad
 
 MIN_SAVED_STRIDES = 4
 
@@ -44,6 +45,20 @@ class Snapshots:
     def __init__(self, tree: PrefixTree, stride: int) -> None:
         self._tree, self._states, self._stride = tree, tree.states, stride
         self.hits = self.misses = 0
+
+    @property
+    def load(self) -> StateLoad:
+        """Counts of states and snapshots."""
+        states = self._states
+        return StateLoad(
+            slots_used=states.sequences - states.free,
+            slots_total=states.sequences,
+            snapshots_used=states.snapshots - states.free_snapshots,
+            snapshots_total=states.snapshots,
+            hits_total=self.hits,
+            misses_total=self.misses,
+            evictions_total=states.evictions,
+        )
 
     def begin(self, cache: SequenceCache) -> None:
         """Count a sequence that was admitted."""

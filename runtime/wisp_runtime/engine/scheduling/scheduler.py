@@ -81,6 +81,7 @@ class Scheduler(SequenceSet):
             cached_tokens_total=self._cached_tokens,
             generated_tokens_total=self._generated_tokens,
             preemptions_total=self._preemptions,
+            states=self.cache.state_load,
         )
 
     def submit(

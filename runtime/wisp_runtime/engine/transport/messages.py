@@ -159,6 +159,27 @@ class TokenEvent(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class StateLoad:
+    """Slots of recurrent state, and snapshots in the prefix cache.
+
+    Attributes:
+        slots_used, slots_total: slots of sequences.
+        snapshots_used, snapshots_total: slots of snapshots.
+        hits_total: sequences that began from a snapshot.
+        misses_total: sequences that began anew, though there were keys and values of their first tokens.
+        evictions_total: snapshots that gave way to others.
+    """
+
+    slots_used: int
+    slots_total: int
+    snapshots_used: int
+    snapshots_total: int
+    hits_total: int
+    misses_total: int
+    evictions_total: int
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """Counts of the engine after a step."""
 
@@ -171,6 +192,7 @@ class Load:
     cached_tokens_total: int = 0
     generated_tokens_total: int = 0
     preemptions_total: int = 0
+    states: StateLoad | None = None  # of a model with a recurrent state
 
 
 @dataclass(frozen=True, slots=True)
