@@ -1,0 +1,93 @@
+"""Small models with mixtures of experts: logits as the CPU's, in the buffers that the ledger counts."""
+
+import numpy as np
+import pytest
+
+cp = pytest.importorskip("cupy")
+pytestmark = pytest.mark.gpu
+
+from wisp_plan.families.config import parse_config  # noqa: E402
+from wisp_plan.hardware.kernel_formats import kernel_formats  # noqa: E402
+from wisp_plan.memory.step import StepSizes  # noqa: E402
+from wisp_plan.presets import shape_config  # noqa: E402
+from wisp_plan.weights.sizes import weight_bytes  # noqa: E402
+from wisp_runtime.batch import Batch, StepKind  # noqa: E402
+from wisp_runtime.layers.cache import allocate_blocks  # noqa: E402
+from wisp_runtime.models.load import random_model  # noqa: E402
+from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
+from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
+
+BLOCK_TOKENS, VOCAB = 16, 300
+COSINES = {"bf16": (0.999, 0.9), "fp8": (0.99, 0.85), "int4": (0.93, 0.6)}
+"""Median and least cosine. The CPU's random weights are not rounded, and of two experts that are nearly as
+good a token may choose another."""
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 3,
+    "intermediate_size": 384,
+    "moe_intermediate_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+    "vocab_size": VOCAB,
+    "max_position_embeddings": 512,
+}
+COUNTS = {
+    "qwen3-30b-a3b": {"num_experts": 32, "num_experts_per_tok": 8},
+    "mixtral-8x7b": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "glm-4.5-air": {"n_routed_experts": 16, "num_experts_per_tok": 4},
+}
+
+
+def small(name):
+    config = shape_config(name)
+    return parse_config(
+        config | {key: value for key, value in (SMALL | COUNTS[name]).items() if key in config}
+    )
+
+
+def logits_of(ops, model, count):
+    """Return the logits of the last sixteen tokens of a prompt."""
+    random, width, place = np.random.default_rng(count), -(-count // BLOCK_TOKENS), ops.from_host
+    cache = allocate_blocks(model.spec, ops, blocks=width, block_tokens=BLOCK_TOKENS)
+    rows = np.arange(max(0, count - 16), count, dtype=np.int64)
+    batch = Batch(
+        tokens=place(random.integers(0, VOCAB, count).astype(np.int32)),
+        positions=place(np.arange(count, dtype=np.int32)),
+        slots=place(np.arange(count, dtype=np.int64)),
+        query_starts=place(np.array([0, count], np.int32)),
+        context_lengths=place(np.array([count], np.int32)),
+        block_tables=place(np.arange(width, dtype=np.int32)[None]),
+        logit_rows=place(rows),
+        query_starts_host=(0, count),
+        context_lengths_host=(count,),
+        kind=StepKind.PREFILL if count > 1 else StepKind.DECODE,
+    )
+    return ops.to_host(model.forward(batch, cache).logits).astype(np.float64)
+
+
+@pytest.fixture(scope="module")
+def ops(device):
+    return CudaOps(device)
+
+
+@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("quantization", ["bf16", "fp8", "int4"])
+def test_logits_are_those_of_the_cpu(ops, name, quantization):
+    spec, formats = small(name), kernel_formats("hopper")
+    reference_ops = CpuOps(threads=4)
+    reference = random_model(spec, reference_ops, quantization=quantization, formats=formats)
+    model = random_model(spec, ops, quantization=quantization, formats=formats)
+    ledger = weight_bytes(spec, quantization, "cuda", formats)
+    assert model.weights.arena.nbytes == ledger.weights + ledger.scales
+    ops.reserve(spec, StepSizes(300, 16, 512, BLOCK_TOKENS))
+    ops.gpu.workspace.seal()
+    try:
+        for count in (1, 8, 40, 300):
+            got, want = logits_of(ops, model, count), logits_of(reference_ops, reference, count)
+            cosines = (got * want).sum(1) / np.linalg.norm(got, axis=1) / np.linalg.norm(want, axis=1)
+            median, least = COSINES[quantization]
+            assert np.median(cosines) > median, f"{count} tokens: {cosines}"
+            assert cosines.min() > least, f"{count} tokens: {cosines}"
+    finally:
+        ops.gpu.workspace.is_sealed = False
