@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from parity_storage import QUANTIZATION, stored_tensors
 from safetensors.torch import save_file
 
 LAYERS = 4
@@ -28,11 +29,20 @@ class Case:
         name: name of the case.
         config: its ``config.json``.
         is_long: whether lengths of thousands are compared too.
+        is_split: whether experts are stored one by one, under their family's names.
+        is_fp8: whether projections and experts are stored in E4M3 with a scale a block.
     """
 
     name: str
     config: dict[str, Any]
     is_long: bool = True
+    is_split: bool = False
+    is_fp8: bool = False
+
+    @property
+    def is_mixture(self) -> bool:
+        """Whether some layers are mixtures of experts."""
+        return "num_experts_per_tok" in self.config
 
     @property
     def has_delta_net(self) -> bool:
@@ -48,6 +58,8 @@ def _case(
     vocab: int,
     *,
     is_long: bool,
+    is_split: bool = False,
+    is_fp8: bool = False,
     **more: Any,
 ) -> Case:
     config = {
@@ -70,7 +82,8 @@ def _case(
         "eos_token_id": 1,
     } | more
     name = f"{architecture.lower()} D{hidden} H{heads[0]}/{heads[1]}x{heads[2]} F{mlp} V{vocab}"
-    return Case(name, config, is_long)
+    name += " in FP8" if is_fp8 else " one by one" if is_split else ""
+    return Case(name, config, is_long, is_split, is_fp8)
 
 
 _LLAMA3 = {
@@ -101,6 +114,22 @@ def _delta_net(
     } | more
 
 
+def _qwen3_moe(experts: int, chosen: int, inner: int, **more: Any) -> dict[str, Any]:
+    keys = {"model_type": "qwen3_moe", "num_experts": experts, "moe_intermediate_size": inner}
+    return keys | {"num_experts_per_tok": chosen} | more
+
+
+def _mixtral(experts: int, **more: Any) -> dict[str, Any]:
+    return {"num_local_experts": experts, "num_experts_per_tok": 2} | more
+
+
+def _glm(experts: int, chosen: int, inner: int, **more: Any) -> dict[str, Any]:
+    keys = {"model_type": "glm4_moe", "n_routed_experts": experts, "moe_intermediate_size": inner}
+    return keys | {"num_experts_per_tok": chosen, "partial_rotary_factor": 0.5, "num_mtp_layers": 0} | more
+
+
+_GROUPS = {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 2}
+
 CASES = (
     _case(
         "Llama", 576, (9, 3, 64), 1536, 49152, is_long=True, rope_scaling=_LLAMA3, tie_word_embeddings=True
@@ -115,6 +144,37 @@ CASES = (
     _case("Qwen3_5", 512, (6, 2, 256), 1024, 1000, is_long=True, **_delta_net(2, 6, 128, 128)),
     _case("Qwen3_5", 320, (4, 4, 64), 520, 1001, is_long=False, **_delta_net(4, 4, 64, 128), **_TIED),
 )
+MIXTURES = (
+    _case(
+        "Qwen3Moe",
+        *(512, (8, 2, 64), 768, 1000),
+        is_long=True,
+        **_qwen3_moe(32, 4, 128, norm_topk_prob=True, mlp_only_layers=[1]),
+    ),
+    _case("Qwen3Moe", 320, (4, 4, 64), 520, 1001, is_long=False, is_split=True, **_qwen3_moe(24, 3, 72)),
+    _case("Mixtral", 512, (8, 4, 64), 448, 1000, is_long=True, **_mixtral(8)),
+    _case(
+        *("Mixtral", 384, (6, 2, 64), 264, 1001),
+        is_long=False,
+        is_split=True,
+        **_mixtral(5, sliding_window=40),
+    ),
+    _case(
+        "Glm4Moe",
+        *(512, (8, 2, 64), 768, 1000),
+        is_long=True,
+        **_glm(16, 4, 192, use_qk_norm=True, **_BIASED),
+    ),
+    _case("Glm4Moe", 320, (4, 2, 96), 520, 1001, is_long=False, is_split=True, **_glm(16, 4, 136, **_GROUPS)),
+    _case(
+        *("Qwen3Moe", 384, (6, 2, 64), 512, 1001),
+        is_long=False,
+        is_split=True,
+        is_fp8=True,
+        **_qwen3_moe(16, 4, 128, norm_topk_prob=True),
+    ),
+)
+CASES += MIXTURES
 CASE_NAMES = [case.name for case in CASES]
 
 
@@ -123,6 +183,8 @@ def write_model(case: Case, folder: Path) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(case.config))
     config = transformers.AutoConfig.from_pretrained(folder)
+    if case.is_fp8:
+        (folder / "config.json").write_text(json.dumps(case.config | QUANTIZATION))
     model = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -132,8 +194,10 @@ def write_model(case: Case, folder: Path) -> Any:
             mean, deviation = _distribution(name, parameter, case.has_delta_net)
             values = torch.empty_like(parameter).normal_(mean, deviation, generator=generator)
             parameter.copy_(values.to(torch.bfloat16))
-    stored = {name: tensor.to(torch.bfloat16) for name, tensor in model.named_parameters()}
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+        for name, buffer in model.named_buffers():
+            if "correction" in name:
+                buffer.copy_(torch.empty_like(buffer).normal_(0, 0.1, generator=generator))
+    save_file(stored_tensors(case, model), folder / "model.safetensors", metadata={"format": "pt"})
     return model
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from parity_routing import experts_of
 
 
 class Seen(NamedTuple):
@@ -23,10 +24,14 @@ class Seen(NamedTuple):
     Attributes:
         streams: residual after the embedding and after each layer, ``[S, D]`` float32, of NumPy or torch.
         logits: logits of the last ``n`` tokens, ``[n, V]`` float32 on the host.
+        routes: experts of each mixture, ``[S, K]`` on the host.
+        scores: scores of all experts that they were chosen by, ``[S, E]`` of torch; of transformers alone.
     """
 
     streams: list[Any]
     logits: np.ndarray
+    routes: Sequence[np.ndarray] = ()
+    scores: Sequence[Any] = ()
 
 
 class Reference:
@@ -44,15 +49,20 @@ class Reference:
         self.bf16 = copy.deepcopy(model).to(torch.bfloat16)
         self.bf16.set_attn_implementation("sdpa")
 
-    def see(self, tokens: list[int], dtype: str, *, logits: int = 1) -> Seen:
-        """Compute one sequence in one go, no cache: ``dtype`` is ``float32``, ``rounded`` or ``bf16``."""
+    def see(
+        self, tokens: list[int], dtype: str, *, logits: int = 1, routes: Sequence[np.ndarray] | None = None
+    ) -> Seen:
+        """Compute one sequence in one go, no cache: ``dtype`` is ``float32``, ``rounded`` or ``bf16``.
+
+        With ``routes`` each mixture takes those experts.
+        """
         model = self.bf16 if dtype == "bf16" else self.float32
         ids = torch.tensor([tokens], device=self._device)
         rounding = _rounded(model) if dtype == "rounded" else nullcontext()
-        with torch.inference_mode(), rounding, _watched(model) as streams:
+        with torch.inference_mode(), rounding, experts_of(routes) as scores, _watched(model) as streams:
             hidden = model.model(ids, use_cache=False).last_hidden_state[0, -logits:]
             found = model.lm_head(hidden).float().cpu().numpy()
-        return Seen(streams, found)
+        return Seen(streams, found, routes or (), scores)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -79,13 +89,17 @@ def _watched(model: Any) -> Iterator[list[Any]]:
 
 
 def _rounded(model: Any) -> AbstractContextManager[None]:
-    """Round the outputs of linear layers and norms to bf16, except the logits."""
+    """Round the outputs of linear layers, experts and norms to bf16, except the logits."""
 
     def rounded(_module: Any, _inputs: Any, output: Any) -> Any:
         return output.to(torch.bfloat16).to(output.dtype)
 
     modules = list(model.model.modules())
-    linears = [module for module in modules if isinstance(module, torch.nn.Linear)]
+    linears = [
+        module
+        for module in modules
+        if isinstance(module, torch.nn.Linear) or type(module).__name__.endswith("Experts")
+    ]
     norms = [module for module in modules if type(module).__name__.endswith("RMSNorm")]
     assert norms, "transformers names its norms otherwise now"
     return _hooked((*linears, *norms), rounded)

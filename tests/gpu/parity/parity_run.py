@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 from parity_reference import Seen
+from parity_routing import Recorder
 
 from wisp_plan.memory.cache import cache_sizes, model_groups
 from wisp_plan.memory.step import StepSizes
@@ -84,6 +85,7 @@ class Ours:
             for tokens in sequences
         ]
         logits: dict[int, np.ndarray] = {}
+        routes: list[list[list[np.ndarray]]] = [[] for _ in sequences]
         serve = ForwardPass(self.model, cache)
         serve.persistent = self.persistent
         for step in steps:
@@ -98,13 +100,19 @@ class Ours:
             states = [(chunk.row, len(sequences) + chunk.row) for chunk in step if cache.states]
             for state, kept in states:
                 cache.copy_state(state, kept)
-            self.model.forward(batch, cache, keep)
+            with Recorder(self.ops) as recorder:
+                self.model.forward(batch, cache, keep)
+            ends = np.cumsum([chunk.count for chunk in step])[:-1]
+            parts = [np.split(route, ends) for route in recorder.routes]
+            for number, chunk in enumerate(step):
+                routes[chunk.row].append([of_layer[number] for of_layer in parts])
             # Once more as it is served: with a probe the last layer computes rows that nobody else wants.
             for state, kept in states:
                 cache.copy_state(kept, state)
             found = self.ops.to_host(serve(batch).logits)
             logits |= {chunk.row: found[row : row + 1].copy() for row, chunk in enumerate(step)}
-        return [Seen(streams[row], logits[row]) for row in range(len(sequences))]
+        joined = [list(map(np.concatenate, zip(*chunks, strict=True))) for chunks in routes]
+        return [Seen(streams[row], logits[row], joined[row]) for row in range(len(sequences))]
 
     def _unwritten_cache(self, blocks: int, sequences: int) -> ModelCache:
         """Return a cache full of NaN: nothing that was not written may reach a result."""

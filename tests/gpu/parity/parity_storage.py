@@ -1,0 +1,70 @@
+"""Tensors of a model of transformers as a checkpoint stores them: experts in one or one by one, FP8."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+
+BLOCK = 128
+QUANTIZATION = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}}
+
+_NAMES = {
+    "MixtralForCausalLM": (".block_sparse_moe.", ("w1", "w3", "w2")),
+    "": (".mlp.", ("gate_proj", "up_proj", "down_proj")),
+}
+"""Block, and an expert's projections, by architecture; others are the last."""
+
+
+def stored_tensors(case: Any, model: Any) -> dict[str, Any]:
+    """Return the tensors to store, in bf16 or FP8; the model's weights become what FP8 can hold."""
+    tensors = dict(model.named_parameters())
+    stored = {name: tensor.detach() for name, tensor in tensors.items()}
+    if case.is_split:
+        stored = _one_by_one(stored, *_NAMES.get(case.config["architectures"][0], _NAMES[""]))
+    corrections = {name: buffer for name, buffer in model.named_buffers() if "correction" in name}
+    quantized: dict[str, Any] = {}
+    for name, tensor in stored.items():
+        if case.is_fp8 and re.search(r"(_proj|experts).*weight$", name):
+            codes, scales = _in_blocks(tensor)  # views of the model's
+            quantized |= {name: codes, f"{name}_scale_inv": scales}
+        else:
+            quantized[name] = tensor.to(torch.bfloat16)
+    return {name: tensor.contiguous() for name, tensor in (quantized | corrections).items()}
+
+
+def _one_by_one(tensors: dict[str, Any], block: str, parts: tuple[str, str, str]) -> dict[str, Any]:
+    """Return views of the experts' tensors, an expert each."""
+    found = {}
+    for name, tensor in tensors.items():
+        is_mixture = ".experts." in name or name.endswith(".mlp.gate.weight")
+        renamed = name.replace(".mlp.", block) if is_mixture else name
+        prefix, _, kind = renamed.rpartition(".")
+        if kind not in ("gate_up_proj", "down_proj"):
+            found[renamed] = tensor
+            continue
+        for expert, matrix in enumerate(tensor):
+            pieces = matrix.chunk(2) if kind == "gate_up_proj" else (matrix,)
+            names = parts[:2] if kind == "gate_up_proj" else parts[2:]
+            for part, piece in zip(names, pieces, strict=True):
+                found[f"{prefix}.{expert}.{part}.weight"] = piece
+    return found
+
+
+def _in_blocks(matrix: Any) -> tuple[Any, Any]:
+    """Round a matrix in place to E4M3 times a scale a block; return codes and scales."""
+    rows, columns = (-(-extent // BLOCK) for extent in matrix.shape)
+    codes = torch.empty(matrix.shape, dtype=torch.float8_e4m3fn)
+    scales = torch.empty(rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            at = (
+                slice(row * BLOCK, (row + 1) * BLOCK),
+                slice(column * BLOCK, (column + 1) * BLOCK),
+            )
+            scale = matrix[at].abs().max() / 448
+            codes[at] = (matrix[at] / scale).to(torch.float8_e4m3fn)
+            scales[row, column] = scale
+            matrix[at] = codes[at].float() * scale
+    return codes, scales
