@@ -9,6 +9,7 @@ from typing import Literal
 
 from wisp_plan.quantization.packed_format import PACKED_FORMATS, W8A8
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 from wisp_plan.weights.compact import compact_bytes, describe_compact
 from wisp_plan.weights.declaration import declare
 from wisp_plan.weights.held import BF16, COMPACT, describe_held, held_name, held_weights
@@ -95,3 +96,18 @@ def code_columns(spec: ModelSpec, quantization: str, formats: tuple[str, ...]) -
 def parameters(spec: ModelSpec) -> int:
     """Count the parameters of ``spec``; tied embeddings count once."""
     return sum(math.prod(weight.shape) for weight in declare(spec))
+
+
+@lru_cache(maxsize=256)
+def active_parameters(spec: ModelSpec) -> int:
+    """Count the parameters that a token is computed with: of experts those that it chooses."""
+    total = 0
+    for weight in declare(spec):
+        prefix, is_experts, _ = weight.name.partition(".experts.")
+        size = math.prod(weight.shape)
+        if is_experts:
+            moe = spec.layers[int(prefix.rpartition(".")[2])].ffn
+            assert isinstance(moe, MoeSpec)
+            size = size * moe.router.chosen // moe.router.experts
+        total += size
+    return total

@@ -60,11 +60,25 @@ Script = Generator[list[Submit], Round, None]
 """Generator of requests; receives their :class:`Round` once the engine is idle again."""
 
 
-class ScriptedChannel:
-    """Channel of the engine to a scripted server."""
+OnOutput = Callable[[int], None]
 
-    def __init__(self, script: Script, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._script, self._clock = script, clock
+
+class ScriptedChannel:
+    """Channel of the engine to a scripted server.
+
+    Args:
+        script: the requests.
+        clock: seconds.
+        on_output: called with the number of a round's outputs, at each of them.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        clock: Callable[[], float] = time.perf_counter,
+        on_output: OnOutput = lambda _: None,
+    ) -> None:
+        self._script, self._clock, self._on_output = script, clock, on_output
         self._outputs: list[Output] | None = None
         self._began_s = 0.0
 
@@ -79,6 +93,7 @@ class ScriptedChannel:
         tokens = sum(event.token is not None for event in message.events)
         cached = sum(event.cached_tokens for event in message.events)
         self._outputs.append(Output(self._clock(), tokens, cached))
+        self._on_output(len(self._outputs))
 
     def receive(self, *, waits: bool) -> list[Any]:
         """Return nothing while the engine is busy; when it is idle, the script's next requests."""
@@ -96,13 +111,18 @@ class ScriptedChannel:
         return list(requests)
 
 
-def run_script(script: Script, scheduler: Scheduler, runner: Runner) -> None:
+def run_script(
+    script: Script, scheduler: Scheduler, runner: Runner, on_output: OnOutput = lambda _: None
+) -> None:
     """Run ``script`` to its end.
+
+    Args:
+        on_output: argument of :class:`ScriptedChannel`.
 
     Raises:
         EngineFailed: a request was refused or failed.
     """
-    loop.run(ScriptedChannel(script), scheduler, runner)
+    loop.run(ScriptedChannel(script, on_output=on_output), scheduler, runner)
 
 
 def requests_of(

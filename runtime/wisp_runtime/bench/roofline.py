@@ -1,22 +1,26 @@
 """Roofline lower bounds: bytes over bandwidth, or operations over rate, whichever takes longer.
 
 The ceilings are measured ones, not the data sheet's (``tests/bench/baselines/README.md``). Weights are read
-once a step, the KV cache once a sequence.
+once a step, of experts those that its tokens are sent to, the KV cache once a sequence; recurrent state is
+left out.
 """
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from wisp_plan.kv_formats.layers import KvLayers
-from wisp_plan.memory.cache import kv_bytes_per_token
+from wisp_plan.memory.cache import CacheGroup, model_groups
 from wisp_plan.spec.attention import AttentionSpec
-from wisp_plan.spec.model import ModelSpec, dense_layer
-from wisp_plan.spec.weight import WeightSpec
+from wisp_plan.spec.cache import State
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.weight import WeightSource, WeightSpec
+from wisp_plan.weights.declaration import declare
 from wisp_plan.weights.held import AUTO, BF16, held_weights
-from wisp_plan.weights.tensors import expected_tensors
+from wisp_runtime.bench.experts import Hits, multiplied_share, read_share, uniform_hits
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +46,15 @@ def ceiling_of(gpu: str | None) -> Ceiling | None:
     return next((ceiling for name, ceiling in CEILINGS.items() if gpu and name in gpu), None)
 
 
-def step_weight_bytes(spec: ModelSpec, weights: str) -> int:
+def step_weight_bytes(spec: ModelSpec, weights: str, hits: Hits | None = None) -> int:
     """Count the bytes of weights that a step reads: all, except an embedding table that is not the head.
 
     Args:
         weights: formats of the projections by name, as a fit has them.
+        hits: experts that the step sends tokens to; None: all.
     """
     return sum(
-        _read_bytes(weight)
+        int(_read_bytes(weight) * (1 if hits is None else read_share(weight, hits)))
         for weight in _held(spec, weights)
         if weight.role != "embedding" or spec.ties_embeddings
     )
@@ -70,13 +75,25 @@ def _read_bytes(weight: WeightSpec) -> int:
 
 
 def decode_lower_bound_s(
-    spec: ModelSpec, ceiling: Ceiling, *, batch: int, context: float, weights: str, kv: KvLayers | str
+    spec: ModelSpec,
+    ceiling: Ceiling,
+    *,
+    batch: int,
+    context: float,
+    weights: str,
+    kv: KvLayers | str,
+    hits: Hits | None = None,
 ) -> float:
-    """Return the lower bound of a step that decodes ``batch`` sequences of ``context`` tokens each."""
-    attention, layers = _attention(spec), len(spec.layers)
-    seen = min(context, attention.window or context)
-    moved = step_weight_bytes(spec, weights) + batch * seen * kv_bytes_per_token(spec, kv)
-    pair_flops = seen * _pair_flops(attention) * layers
+    """Return the lower bound of a step that decodes ``batch`` sequences of ``context`` tokens each.
+
+    Args:
+        hits: experts that it sends tokens to; None: as many as uniform routing hits.
+    """
+    hits = uniform_hits(spec, batch) if hits is None else hits
+    moved = step_weight_bytes(spec, weights, hits) + batch * _cached_bytes(spec, kv, context)
+    pair_flops = sum(
+        min(context, attention.window or context) * _pair_flops(attention) for attention in _attentions(spec)
+    )
     done = batch * (2 * _layer_weights(spec) + 2 * spec.vocab * spec.hidden + pair_flops)
     return max(moved / ceiling.bytes_per_s, done / ceiling.flops_per_s)
 
@@ -95,43 +112,69 @@ def prefill_lower_bound_s(
 
     Only each prompt's last token needs logits, and of the last layer more than K and V.
     """
-    attention, layers = _attention(spec), len(spec.layers)
-    computed, window = prompt - cached, attention.window or prompt
-    moved = step_weight_bytes(spec, weights) + sequences * min(cached, window) * kv_bytes_per_token(spec, kv)
-    pairs = _pairs(prompt, window) - _pairs(cached, window)
-    pairs_of_all = pairs * (layers - 1) + min(prompt, window)
+    computed, attentions = prompt - cached, _attentions(spec)
+    hits = uniform_hits(spec, sequences * computed)
+    moved = step_weight_bytes(spec, weights, hits) + sequences * _cached_bytes(spec, kv, cached)
+    pair_flops = sum(_pair_flops(each) * _computed_pairs(each, prompt, cached) for each in attentions[:-1])
+    if attentions:
+        pair_flops += _pair_flops(attentions[-1]) * min(prompt, attentions[-1].window or prompt)
     last_layer = _last_layer_weights(spec)
     each, once = _layer_weights(spec) - last_layer, last_layer + spec.vocab * spec.hidden
     projected_s = 2 * computed * each / ceiling.projection_flops_per_s(weights)
-    rest_s = (2 * once + pairs_of_all * _pair_flops(attention)) / ceiling.flops_per_s
+    rest_s = (2 * once + pair_flops) / ceiling.flops_per_s
     return max(moved / ceiling.bytes_per_s, sequences * (projected_s + rest_s))
 
 
-def _layer_weights(spec: ModelSpec) -> int:
+def _layer_weights(spec: ModelSpec) -> float:
     """Count the projection weights that each token is multiplied with, without the head's."""
-    return sum(math.prod(tensor.shape) for tensor in expected_tensors(spec) if tensor.role == "projection")
+    return _multiplied(spec, "layers.", lambda _: True)
 
 
-def _last_layer_weights(spec: ModelSpec) -> int:
+def _last_layer_weights(spec: ModelSpec) -> float:
     """Count the last layer's weights that only tokens with logits need: all but K's and V's."""
-    last = f".layers.{len(spec.layers) - 1}."
+    last = f"layers.{len(spec.layers) - 1}."
+    return _multiplied(spec, last, lambda source: not _KEYS_OR_VALUES.search(source.tensor))
+
+
+def _multiplied(spec: ModelSpec, prefix: str, is_wanted: Callable[[WeightSource], bool]) -> float:
+    """Count the elements of projections named ``prefix…`` that a token is multiplied with."""
     return sum(
-        math.prod(tensor.shape)
-        for tensor in expected_tensors(spec)
-        if tensor.role == "projection" and last in tensor.name and not _KEYS_OR_VALUES.search(tensor.name)
+        multiplied_share(spec, weight) * math.prod(map(len, source.slices))
+        for weight in declare(spec)
+        if weight.role == "projection" and weight.name.startswith(prefix)
+        for source in weight.sources
+        if is_wanted(source)
     )
 
 
-def _attention(spec: ModelSpec) -> AttentionSpec:
-    """Return the attention of all layers, which are equal in the models measured so far."""
-    layer = dense_layer(spec)
-    assert layer is not None, f"{spec.architecture} has layers that differ"
-    return layer.attention
+def _attentions(spec: ModelSpec) -> list[AttentionSpec]:
+    """Return the attention of each layer that has one."""
+    mixers = (mixer for layer in spec.layers for mixer in layer.mixers)
+    return [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
+
+
+def _cached_bytes(spec: ModelSpec, kv: KvLayers | str, tokens: float) -> float:
+    """Count the bytes of keys and values that a token reads behind ``tokens`` others."""
+
+    def seen(group: CacheGroup) -> float:
+        return min(tokens, group.spec.window or tokens)
+
+    return sum(
+        seen(group) * group.token_bytes
+        for group in model_groups(spec, kv)
+        if not isinstance(group.spec, State)
+    )
 
 
 def _pair_flops(attention: AttentionSpec) -> int:
     """Operations of one layer for a (query, key) pair: one multiply-add a channel for score and for value."""
     return 4 * attention.query_size
+
+
+def _computed_pairs(attention: AttentionSpec, prompt: int, cached: int) -> int:
+    """Count the (query, key) pairs of a prompt's tokens behind those that are cached."""
+    window = attention.window or prompt
+    return _pairs(prompt, window) - _pairs(cached, window)
 
 
 def _pairs(tokens: int, window: int) -> int:
@@ -143,14 +186,17 @@ def _pairs(tokens: int, window: int) -> int:
 def phase_bytes(
     spec: ModelSpec, *, weights: str, kv: KvLayers | str, batch: int, context: int
 ) -> dict[str, int]:
-    """Count the bytes of weights and KV cache that each phase of a decode step reads, all layers together."""
+    """Count the bytes of weights and KV cache that each phase of a decode step reads, all layers together.
+
+    Of experts those that uniform routing hits.
+    """
     element = 4 if weights == "float32" else 2  # float32 on the CPU
-    seen = min(context, _attention(spec).window or context)
-    phases = {"attention": batch * seen * kv_bytes_per_token(spec, kv)}
+    phases, hits = {"attention": int(batch * _cached_bytes(spec, kv, context))}, uniform_hits(spec, batch)
     for weight in _held(spec, BF16 if weights == "float32" else weights):
         phase = next((phase for name, phase in _PHASE_OF.items() if name in weight.name), None)
         if weight.role == "projection" and phase:
-            phases[phase] = phases.get(phase, 0) + _read_bytes(weight) * element // 2
+            read = int(_read_bytes(weight) * read_share(weight, hits))
+            phases[phase] = phases.get(phase, 0) + read * element // 2
         elif weight.role == "head" or (weight.role == "embedding" and spec.ties_embeddings):
             phases["head"] = _read_bytes(weight) * element // 2
     return phases

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from statistics import mean
 from typing import Any
 
 from wisp_runtime.bench.baselines.published import with_baseline
 from wisp_runtime.bench.contexts import insert_prefixes, make_prompts
+from wisp_runtime.bench.experts import HitCounter, Hits, uniform_hits
 from wisp_runtime.bench.harness import Round, Script, requests_of, run_script
 from wisp_runtime.bench.record import Row, Spread
 from wisp_runtime.bench.roofline import ceiling_of, decode_lower_bound_s, prefill_lower_bound_s
@@ -37,16 +39,20 @@ def decode_row(target: Target, *, batch: int, context: int, steps: int, sampling
         tokens = WARM_UP_STEPS + steps + 2  # the first comes with the prompt, the last closes an interval
         rounds.append((yield requests_of(prompts, tokens, "decode", **sampling)))
 
-    run_script(script(), scheduler, target.runner)
+    counter = HitCounter(target.expert_load, target.spec, batch, skip=WARM_UP_STEPS)
+    run_script(script(), scheduler, target.runner, counter.on_output)
     times = rounds[0].steps_ms(batch, WARM_UP_STEPS)[:steps]
     if not times:
         raise EngineFailed(
             f"no step decoded all {batch} sequences at once: the KV cache is too small for them."
         )
     mean_context = context + WARM_UP_STEPS + steps / 2
-    bound = _lower_bound_ms(target, batch=batch, context=mean_context)
+    hits = counter.hits()
+    bound = _lower_bound_ms(target, batch=batch, context=mean_context, hits=hits)
     spread = Spread.of(times)
     more = spread.to_dict() | {"steps": len(times), "tokens_per_s": 1e3 * batch / spread.median}
+    if hits is not None:
+        more |= _experts(hits, uniform_hits(target.spec, batch))
     path = target.strategy.path_of(batch, int(batch * mean_context))
     row = target.row(
         "decode_step_ms", spread.median, path=path, batch=batch, context=context, lower_bound=bound, **more
@@ -114,11 +120,16 @@ def _cached_script(target: Target, length: int, repeats: int, rounds: list[Round
             rounds.append(done)
 
 
-def _lower_bound_ms(target: Target, *, batch: int, context: float) -> float | None:
+def _experts(hits: Hits, uniform: Hits) -> dict[str, float]:
+    """Return the mean of the experts hit in a layer, as measured, and as uniform routing hits them."""
+    return {"experts_hit": mean(hits.values()), "experts_hit_uniform": mean(uniform.values())}
+
+
+def _lower_bound_ms(target: Target, *, batch: int, context: float, hits: Hits | None) -> float | None:
     ceiling = ceiling_of(target.gpu)
     if ceiling is None:
         return None
-    held: dict[str, Any] = {"weights": target.fit.quantization, "kv": target.fit.kv}
+    held: dict[str, Any] = {"weights": target.fit.quantization, "kv": target.fit.kv, "hits": hits}
     return 1e3 * decode_lower_bound_s(target.spec, ceiling, batch=batch, context=context, **held)
 
 

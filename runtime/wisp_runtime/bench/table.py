@@ -15,6 +15,9 @@ def show_row(row: Row) -> str:
         line += f"  (p10 {_number(row, row.more['p10'])}, p90 {_number(row, row.more['p90'])})"
     if cached := row.more.get("cached"):
         line += f"  {cached} cached"
+    if "experts_hit" in row.more:
+        hit, uniform = (_number(row, row.more[f"experts_hit{end}"]) for end in ("", "_uniform"))
+        line += f"  {hit} experts hit a layer (uniform routing: {uniform})"
     if row.lower_bound is not None:
         line += f"  lower bound {_number(row, row.lower_bound)}"
     if row.baseline_value is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from wisp_plan.errors import PlanError
 from wisp_plan.fit.verdict import Fit
@@ -28,6 +28,7 @@ from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.errors import ConfigError
+from wisp_runtime.layers.expert_load import ExpertLoad
 from wisp_runtime.models.load import open_checkpoint, random_model, read_spec
 from wisp_runtime.ops import registry
 from wisp_runtime.ops.protocol.device import Device
@@ -82,6 +83,12 @@ class Target:
     runner: Runner
     limits: Limits
     strategy: DecodeStrategy
+
+    @property
+    def expert_load(self) -> ExpertLoad:
+        """Counters of the load of the model's experts."""
+        load: ExpertLoad = cast(Any, self.runner).forward_pass.model.expert_load
+        return load
 
     def scheduler(self) -> Scheduler:
         """Return a new scheduler."""

@@ -16,8 +16,17 @@ from typing import Any, Protocol
 from wisp_runtime.engine.constrained import masks
 from wisp_runtime.engine.constrained.compiler import GrammarCompiler
 from wisp_runtime.engine.execution.runner import LaunchedStep, Runner, run_step
+from wisp_runtime.engine.expert_report import expert_report
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
-from wisp_runtime.engine.transport.messages import Abort, Shutdown, StepOutput, Submit, TokenEvent
+from wisp_runtime.engine.transport.messages import (
+    Abort,
+    ReadExperts,
+    Shutdown,
+    StepOutput,
+    Submit,
+    TokenEvent,
+)
+from wisp_runtime.layers.expert_load import ExpertLoad
 
 _POLL_S = 0.005  # while grammars are compiled, messages are looked for as often
 
@@ -46,12 +55,14 @@ def run(
     runner: Runner,
     early: Iterable[Any] = (),
     compiler: GrammarCompiler | None = None,
+    experts: ExpertLoad | None = None,
 ) -> None:
     """Serve until a shutdown is requested.
 
     Args:
         early: messages that came before the engine was ready.
         compiler: compiler of the requests' grammars; without it they are refused.
+        experts: load of the model's experts, which the server may ask for.
 
     Raises:
         ServerGone: the server has closed its end.
@@ -69,6 +80,8 @@ def run(
         if any(isinstance(message, Shutdown) for message in inbox):
             compiler.close()
             return
+        if experts is not None and any(isinstance(message, ReadExperts) for message in inbox):
+            channel.send(expert_report(experts, scheduler.load.steps))
         now_s = time.monotonic()
         began_s = began_s if in_flight is not None else now_s
         events = scheduler.expire(now_s) + _handle_messages(scheduler, compiler, inbox, now_s)
@@ -111,6 +124,8 @@ def _handle_messages(
                     compiler.add(message)
             case Abort(request_id=request_id):
                 events.append(scheduler.abort(request_id))
+            case ReadExperts():
+                pass  # answered above
             case _:
                 raise TypeError(f"the server sent a {type(message).__name__}, which no engine understands")
     return [event for event in events if event is not None]

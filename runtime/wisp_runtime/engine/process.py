@@ -79,7 +79,7 @@ def serve(pipe: Pipe, started_s: float, start: Start | None) -> None:
         from wisp_runtime.engine.watchdog import Watchdog, WatchedRunner
 
         runner = WatchedRunner(runner, Watchdog(lambda timeout_s: end_unresponsive(pipe, timeout_s)))
-    loop.run(pipe, engine.scheduler, runner, early, engine.compiler)
+    loop.run(pipe, engine.scheduler, runner, early, engine.compiler, engine.experts)
 
 
 def end_unresponsive(pipe: Pipe, timeout_s: float) -> None:

@@ -17,11 +17,9 @@ from pathlib import Path
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.verdict import Fit, FitRequest, check
 from wisp_plan.memory.cache import model_groups
-from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.units import GIB, format_size
 from wisp_plan.weights.held import BF16
-from wisp_plan.weights.sizes import parameters
 from wisp_runtime.config import STEP_SEQUENCES, DecodePath, ServeConfig
 from wisp_runtime.engine.constrained.compiler import GrammarCompiler, compiler_of
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
@@ -31,12 +29,14 @@ from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy, watch_co_running
 from wisp_runtime.engine.phases import Report, phase
+from wisp_runtime.engine.scheduling.context_work import context_work
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.transport.messages import Ready, SamplingParams, Submit
 from wisp_runtime.errors import ConfigError, DoesNotFit, WeightsUnreadable
 from wisp_runtime.layers.cache import KvScales, allocate
+from wisp_runtime.layers.expert_load import ExpertLoad
 from wisp_runtime.models.load import open_checkpoint, read_spec
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops import registry
@@ -45,7 +45,6 @@ from wisp_runtime.sources.resolve import resolve
 
 Progress = Callable[[int, int], None]
 _MIXED_STEP_TOKENS = 2048
-_ATTENTION_SLOWDOWN = 1.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +56,7 @@ class Engine:
     ready: Ready
     co_running_check: CoRunningCheck | None = None
     compiler: GrammarCompiler | None = None
+    experts: ExpertLoad | None = None
 
     def ready_while(self, is_suspended: bool) -> Ready:
         """Return what the server shows while the persistent kernel is suspended, or used again."""
@@ -105,6 +105,7 @@ def start(config: ServeConfig, report: Report) -> Engine:
         runner, strategy = make_runner(model, device, fit, limits, config.decode_path, scales)
     with phase("firstToken", report):
         smoke_test(runner, limits)
+        model.expert_load.restart()
     scheduler = make_scheduler(limits)
     ready = Ready(
         max_context=limits.max_context,
@@ -117,9 +118,10 @@ def start(config: ServeConfig, report: Report) -> Engine:
         load=scheduler.load,
         hidden_size=spec.hidden,
         poolings=limits.poolings,
+        has_experts=bool(model.expert_load.layers),
     )
     watch = watch_co_running(runner, strategy, device)
-    return Engine(scheduler, runner, ready, watch, compiler_of(path, spec))
+    return Engine(scheduler, runner, ready, watch, compiler_of(path, spec), model.expert_load)
 
 
 def kernel_set(name: str, fit: Fit) -> str:
@@ -284,17 +286,3 @@ def limits_of(spec: ModelSpec, config: ServeConfig, fit: Fit) -> Limits:
         target_per_token_s=config.target_per_token,
         context_work=context_work(spec),
     )
-
-
-def context_work(spec: ModelSpec) -> float:
-    """Return the work of a prompt's token for each token of its context, in tokens without context.
-
-    By operations: a pair of tokens costs 4 for each channel of the queries, a token without context 2 for
-    each weight. An H200 takes 1.3 times as long for an operation of attention as for one of a GEMM
-    (Llama-3-8B).
-    """
-    mixers = (mixer for layer in spec.layers for mixer in layer.mixers)
-    attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
-    pair = sum(4 * attention.query_size for attention in attentions if not attention.window)
-    embeddings = spec.vocab * spec.hidden * (1 if spec.ties_embeddings else 2)
-    return _ATTENTION_SLOWDOWN * pair / (2 * max(1, parameters(spec) - embeddings))

@@ -9,6 +9,7 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import ModelCache
+from wisp_runtime.layers.expert_load import ExpertLoad
 from wisp_runtime.ops.protocol.attention import RopeTable
 from wisp_runtime.ops.protocol.weights import NamedWeights
 
@@ -36,6 +37,11 @@ class Model(Protocol):
 
     def forward(self, batch: Batch, cache: ModelCache) -> Output:
         """Run one step: write the K and V of its tokens to ``cache`` and return logits."""
+        ...
+
+    @property
+    def expert_load(self) -> ExpertLoad:
+        """Return the counters of the experts' load."""
         ...
 
     @property

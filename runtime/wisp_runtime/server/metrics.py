@@ -9,9 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from wisp_runtime.engine.transport.messages import Load, Phase, Ready, TokenEvent
+from wisp_runtime.engine.transport.messages import ExpertReport, Load, Phase, Ready, TokenEvent
 from wisp_runtime.metrics import Counter, Histogram, Reading, Registry
 from wisp_runtime.server import readings
+from wisp_runtime.server.expert_metrics import add_experts
 from wisp_runtime.server.readings import Samples, TokenRate
 from wisp_runtime.server.state_metrics import add_state_metrics
 
@@ -33,6 +34,7 @@ class Telemetry:
         phases: reader of the start-up phases.
         block_tokens: tokens a KV block.
         info: reader of the engine's capabilities, None before it is ready.
+        experts: reader of the last report of the experts' load.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Telemetry:
         phases: Callable[[], tuple[Phase, ...]],
         block_tokens: int,
         info: Callable[[], Ready | None] = lambda: None,
+        experts: Callable[[], ExpertReport | None] = lambda: None,
     ) -> None:
         self.registry = Registry({"model_name": model}, {"engine": "0"})
         self.rate = TokenRate(RATE_WINDOW_S)
@@ -52,6 +55,7 @@ class Telemetry:
         self._add_engine_counts(load)
         add_state_metrics(self.registry, load)
         self._add_start(phases, info)
+        add_experts(self.registry, experts)
         blocks = {"block_size": str(block_tokens)}
         self.registry.add(
             Reading(

@@ -92,6 +92,7 @@ class Service:
             lambda: engine.phases,
             config.block_tokens,
             lambda: engine.info,
+            lambda: engine.experts,
         )
         self.failure: Fatal | None = None
         self.is_draining = False

@@ -45,10 +45,10 @@ def _one_by_one(tensors: dict[str, Any], block: str, parts: tuple[str, str, str]
             found[renamed] = tensor
             continue
         for expert, matrix in enumerate(tensor):
-            pieces = matrix.chunk(2) if kind == "gate_up_proj" else (matrix,)
+            halves = matrix.chunk(2) if kind == "gate_up_proj" else (matrix,)
             names = parts[:2] if kind == "gate_up_proj" else parts[2:]
-            for part, piece in zip(names, pieces, strict=True):
-                found[f"{prefix}.{expert}.{part}.weight"] = piece
+            for part, half in zip(names, halves, strict=True):
+                found[f"{prefix}.{expert}.{part}.weight"] = half
     return found
 
 

@@ -12,6 +12,7 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_plan.weights.declaration import declare
+from wisp_plan.weights.sizes import active_parameters
 
 GLM = RouterSpec(128, 8, "sigmoid", has_correction_bias=True)
 
@@ -29,6 +30,15 @@ def test_a_published_model_has_its_experts(name, moe, mixtures, kv_bytes_a_token
     assert [layer.ffn for layer in spec.layers].count(moe) == mixtures
     assert {layer.ffn for layer in spec.layers} - {moe} <= {DenseSpec(10944)}
     assert kv_bytes_per_token(spec, "bf16") == kv_bytes_a_token
+
+
+@pytest.mark.parametrize(
+    ("name", "active"),
+    # Qwen3-30B-A3B's card counts 3.3 billion; Mixtral's 12.9.
+    [("qwen3-30b-a3b", 3_353_032_704), ("mixtral-8x7b", 12_879_925_248), ("qwen3-8b", 8_190_735_360)],
+)
+def test_a_token_is_computed_with_the_experts_that_it_chooses(name, active):
+    assert active_parameters(shape_spec(name)) == active
 
 
 def spec_of(name, **changes):

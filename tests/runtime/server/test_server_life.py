@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fake_engine import END, live_server, tokens_of, write_model
 
-from wisp_runtime.engine.transport.messages import Fatal, Load, Phase
+from wisp_runtime.engine.transport.messages import ExpertReport, Fatal, Load, Phase
 from wisp_runtime.server.api import generation
 from wisp_runtime.server.engine_monitor import wait_for_silence
 from wisp_runtime.server.error_budget import ErrorBudget
@@ -83,6 +83,23 @@ def test_state_is_as_the_contracts_page_shows_it(api, server):
         "tokensPerSecond": 0,
         "steps": 5,
     }
+
+
+def test_the_load_of_experts_is_read_at_each_scrape_and_absent_without_experts(api, server):
+    assert "wisp_expert_tokens_total{" not in api.get("/metrics").text
+    server.engine.next_report = ExpertReport((7, 3), hits=7, passes=6, busiest=((1, 1.5), (3, 1.0)))
+    lines = set(api.get("/metrics").text.splitlines())
+    assert lines >= {
+        'wisp_expert_tokens_total{model_name="tiny",expert="0"} 7',
+        'wisp_expert_tokens_total{model_name="tiny",expert="1"} 3',
+        'wisp_experts_hit_total{model_name="tiny"} 7',
+        'wisp_expert_passes_total{model_name="tiny"} 6',
+        'wisp_expert_busiest_ratio{model_name="tiny",layer="1"} 1.5',
+        "# TYPE wisp_expert_passes_total counter",
+        "# TYPE wisp_expert_busiest_ratio gauge",
+    }
+    server.engine.next_report = None
+    api.get("/metrics")
 
 
 def test_metrics_have_our_names_and_those_of_the_inference_extension(api, server):

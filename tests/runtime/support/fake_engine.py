@@ -22,6 +22,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.messages import (
+    ExpertReport,
     Fatal,
     FinishReason,
     Load,
@@ -82,6 +83,8 @@ class FakeEngine:
         self.info: Ready | None = None
         self.phases: tuple[Phase, ...] = (Phase("import", 0.1, True),)
         self.load = Load(kv_blocks_total=64)
+        self.experts: ExpertReport | None = None
+        self.next_report: ExpertReport | None = None
         self.script: Callable[[Submit], Iterable[int]] = lambda _: [*tokens_of("Hello, world"), END]
         self.vector = vector_of
         self.delay_s = 0.0
@@ -101,6 +104,10 @@ class FakeEngine:
             poolings=frozenset({"last", "mean", "logits"}),
         )
         self.ready.set()
+
+    async def read_experts(self) -> None:
+        """Report what the test has set."""
+        self.experts = self.next_report
 
     def die(self, fatal: Fatal | None = None) -> None:
         """End as a killed process does."""

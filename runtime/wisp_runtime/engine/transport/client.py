@@ -19,10 +19,12 @@ from typing import Protocol
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.transport.messages import (
     Abort,
+    ExpertReport,
     Fatal,
     FromEngine,
     Load,
     Phase,
+    ReadExperts,
     Ready,
     Shutdown,
     StepOutput,
@@ -36,6 +38,7 @@ from wisp_runtime.errors import EngineDied
 ENTRY = "wisp_runtime.engine.process"
 _EXIT_GRACE_S = 5.0
 _READ_BYTES = 1 << 16
+_REPORT_S = 0.25
 
 
 class Engine(Protocol):
@@ -47,6 +50,7 @@ class Engine(Protocol):
         failed: future that resolves, with the reason, when the engine has ended other than by ``shutdown``.
         phases: start-up phases so far, in order, the latest state of each.
         load: counts as of its last step, or as it began.
+        experts: last report of the experts' load; None before :meth:`read_experts`, and where there are none.
     """
 
     ready: asyncio.Event
@@ -58,6 +62,12 @@ class Engine(Protocol):
     def phases(self) -> tuple[Phase, ...]: ...
     @property
     def load(self) -> Load: ...
+    @property
+    def experts(self) -> ExpertReport | None: ...
+
+    async def read_experts(self) -> None:
+        """Ask for a new report of the experts' load, and wait for it, but not for long."""
+        ...
 
     def submit(self, request: Submit) -> AsyncGenerator[TokenEvent, None]:
         """Follow ``request`` to its end: the last event has ``finish`` set.
@@ -90,6 +100,8 @@ class EngineClient:
         self._info: Ready | None = None
         self._phases: dict[str, tuple[Phase, float]] = {}  # each with the time of its first message
         self._load = Load()
+        self._experts: ExpertReport | None = None
+        self._wants_experts: asyncio.Future[None] | None = None
         self._queues: dict[str, asyncio.Queue[TokenEvent | Fatal]] = {}
         self._is_stopping = False
         self._fatal: Fatal | None = None
@@ -144,6 +156,20 @@ class EngineClient:
     def load(self) -> Load:
         """Counts as of the engine's last step."""
         return self._load
+
+    @property
+    def experts(self) -> ExpertReport | None:
+        """Last report of the experts' load."""
+        return self._experts
+
+    async def read_experts(self) -> None:
+        """Ask for a new report; in the middle of a long step, the last one has to do."""
+        if self._info is None or not self._info.has_experts or self._fatal is not None:
+            return
+        if self._wants_experts is None:
+            self._wants_experts = asyncio.get_running_loop().create_future()
+            self._send(ReadExperts())
+        await asyncio.wait([self._wants_experts], timeout=_REPORT_S)
 
     async def submit(self, request: Submit) -> AsyncGenerator[TokenEvent, None]:
         """Yield the tokens of ``request`` to its end; see :meth:`Engine.submit`.
@@ -241,6 +267,11 @@ class EngineClient:
                 for event in events:
                     if queue := self._queues.get(event.request_id):
                         queue.put_nowait(event)
+            case ExpertReport():
+                self._experts = message
+                if self._wants_experts is not None:
+                    self._wants_experts.set_result(None)
+                    self._wants_experts = None
             case Phase(name=name):
                 _, began_s = self._phases.get(name, (message, time.monotonic()))
                 self._phases[name] = message, began_s

@@ -119,6 +119,11 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadExperts:
+    """The server wants an :class:`ExpertReport`; engines of models without experts are not asked."""
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """Abort what runs and end the process with exit code 0."""
 
@@ -196,6 +201,23 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class ExpertReport:
+    """Load of a mixture's experts since the engine was ready.
+
+    Attributes:
+        tokens: tokens sent to the expert of each index, in all layers together.
+        hits: experts that were sent any, summed over steps and layers.
+        passes: steps times layers with experts; ``hits / passes`` is the mean of experts hit.
+        busiest: (layer, tokens of its busiest expert over the mean of its experts).
+    """
+
+    tokens: tuple[int, ...]
+    hits: int
+    passes: int
+    busiest: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class StepOutput:
     """Results of one engine step."""
 
@@ -234,6 +256,7 @@ class Ready:
         load: counts before the first request; ``kv_blocks_total`` is known from here on.
         hidden_size: numbers of a hidden state.
         poolings: kinds of :class:`Pooling` that the device computes.
+        has_experts: whether the engine answers :class:`ReadExperts`.
     """
 
     max_context: int
@@ -246,6 +269,7 @@ class Ready:
     load: Load
     hidden_size: int = 0
     poolings: frozenset[PoolingKind] = frozenset()
+    has_experts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,5 +288,5 @@ class Fatal:
     details: dict[str, object] = field(default_factory=dict)
 
 
-ToEngine = Submit | Abort | Shutdown
-FromEngine = StepOutput | Phase | Ready | Fatal
+ToEngine = Submit | Abort | ReadExperts | Shutdown
+FromEngine = StepOutput | ExpertReport | Phase | Ready | Fatal

@@ -49,6 +49,10 @@ class MoeOps(Protocol):
         """Allocate counters of the experts' load, ``[layers, 2, E]`` int64, zeroed; see :meth:`route`."""
         ...
 
+    def counts_on_host(self, counts: Array) -> Array:
+        """Return a copy of counters in the host's memory, int64; waits for the device."""
+        ...
+
     def route(
         self,
         x: Array,

@@ -25,7 +25,7 @@ from wisp_runtime.server.api.dialects import ANTHROPIC, dialect_of, error_respon
 from wisp_runtime.server.api.errors import ApiError, internal_error
 from wisp_runtime.server.api.responses import paths as responses
 from wisp_runtime.server.http.first_request import ServiceEndpoint, at_first_request, imported
-from wisp_runtime.server.http.health import health_endpoints
+from wisp_runtime.server.http.health import METRICS, health_endpoints
 from wisp_runtime.server.http.request_id import with_request_id
 from wisp_runtime.server.http.sse import ClientLeft
 from wisp_runtime.server.http.usage_report import open_report, with_usage
@@ -77,11 +77,22 @@ def create_app(service: Service) -> FastAPI:
 
 def _add_health(app: FastAPI, service: Service) -> None:
     for path, respond in health_endpoints(service).items():
-        app.add_route(path, _without_request(respond), methods=["GET"])
+        endpoint = _with_experts(service, respond) if path == METRICS else _without_request(respond)
+        app.add_route(path, endpoint, methods=["GET"])
 
 
 def _without_request(respond: Callable[[], Response]) -> Endpoint:
     async def endpoint(_: Request) -> Response:
+        return respond()
+
+    return endpoint
+
+
+def _with_experts(service: Service, respond: Callable[[], Response]) -> Endpoint:
+    """Return the endpoint of metrics, which has the load of experts reported first."""
+
+    async def endpoint(_: Request) -> Response:
+        await service.engine.read_experts()
         return respond()
 
     return endpoint

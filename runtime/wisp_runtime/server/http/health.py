@@ -14,6 +14,8 @@ from wisp_runtime.server.api.dialects import error_response
 from wisp_runtime.server.api.errors import ApiError
 from wisp_runtime.server.service import Service
 
+METRICS = "/metrics"
+
 
 def health_endpoints(service: Service) -> dict[str, Callable[[], Response]]:
     """Return the endpoint of each path outside ``/v1``."""
@@ -32,7 +34,7 @@ def health_endpoints(service: Service) -> dict[str, Callable[[], Response]]:
     def metrics() -> Response:
         return PlainTextResponse(service.telemetry.registry.render(), media_type=CONTENT_TYPE)
 
-    return {"/livez": livez, "/readyz": readyz, "/state": state, "/metrics": metrics}
+    return {"/livez": livez, "/readyz": readyz, "/state": state, METRICS: metrics}
 
 
 class BootstrapApp:

@@ -9,7 +9,7 @@ import numpy as np
 from wisp_plan.memory.buffers.moe import expert_counts
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.cuda.device.arrays import BF16
+from wisp_runtime.ops.cuda.device.arrays import BF16, to_host
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.moe.experts import Experts
 from wisp_runtime.ops.cuda.moe.router import Router
@@ -46,6 +46,11 @@ class CudaMoe:
     def expert_counts(self, layers: int, experts: int) -> Array:
         """See :meth:`.protocol.moe.MoeOps.expert_counts`."""
         return self._device.workspace.view(expert_counts(layers, experts))
+
+    def counts_on_host(self, counts: Array) -> Array:
+        """See :meth:`.protocol.moe.MoeOps.counts_on_host`."""
+        copied: Array = to_host(counts)
+        return copied
 
     def route(
         self,

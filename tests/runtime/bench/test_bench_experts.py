@@ -1,0 +1,80 @@
+"""Experts hit by a benchmark's steps, and the lower bounds that count no others."""
+
+import numpy as np
+import pytest
+from test_engine_model import write_tiny
+from test_mixtures import FAMILIES
+
+from wisp_plan.presets import shape_spec
+from wisp_runtime.bench.experts import HitCounter, uniform_hits
+from wisp_runtime.bench.record import Row
+from wisp_runtime.bench.roofline import (
+    CEILINGS,
+    decode_lower_bound_s,
+    phase_bytes,
+    prefill_lower_bound_s,
+    step_weight_bytes,
+)
+from wisp_runtime.bench.steps import decode_row
+from wisp_runtime.bench.table import show_row
+from wisp_runtime.bench.target import TargetOptions, open_target
+
+QWEN, H200 = shape_spec("qwen3-30b-a3b"), CEILINGS["H200"]
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 8, 32])
+def test_uniform_routing_hits_as_many_experts_as_random_choices_do(tokens):
+    random = np.random.default_rng(1)
+    tries = [len({*np.concatenate([random.permutation(128)[:8] for _ in range(tokens)])}) for _ in range(400)]
+    hits = uniform_hits(QWEN, tokens)
+    assert set(hits) == set(range(48))
+    assert hits[7] == pytest.approx(np.mean(tries), rel=0.02)
+
+
+@pytest.mark.parametrize(("batch", "bound_ms"), [(1, 1.36), (8, 5.8), (16, 9.0), (32, 12.1)])
+def test_the_lower_bound_of_a_step_reads_the_experts_that_are_hit(batch, bound_ms):
+    bound = decode_lower_bound_s(QWEN, H200, batch=batch, context=512, weights="bf16", kv="bf16")
+    assert 1e3 * bound == pytest.approx(bound_ms, rel=0.01)
+
+
+def test_measured_hits_take_the_place_of_expected_ones():
+    half = {layer: hits / 2 for layer, hits in uniform_hits(QWEN, 8).items()}
+    named = {"batch": 8, "context": 512, "weights": "bf16", "kv": "bf16"}
+    expected, measured = (decode_lower_bound_s(QWEN, H200, **named, hits=hits) for hits in (None, half))
+    assert measured < 0.6 * expected
+    every = step_weight_bytes(QWEN, "bf16")
+    assert every == pytest.approx(2 * (30_532_122_624 - 151936 * 2048), rel=1e-6)
+    assert step_weight_bytes(QWEN, "bf16", half) < every / 3
+
+
+def test_a_long_prompt_reads_all_experts_and_multiplies_with_those_of_each_token():
+    bound = prefill_lower_bound_s(QWEN, H200, sequences=1, prompt=7900, weights="bf16", kv="bf16")
+    active = 48 * (2048 * (4096 + 2 * 512) + 4096 * 2048 + 8 * 3 * 768 * 2048)
+    attention = 47 * 7900 * 7901 / 2 * 4 * 4096
+    assert bound == pytest.approx((2 * 7900 * active + attention) / H200.flops_per_s, rel=0.03)
+    phases = phase_bytes(QWEN, weights="bf16", kv="bf16", batch=1, context=512)
+    assert phases["down"] == pytest.approx(2 * 48 * 8 * 768 * 2048, rel=1e-6)
+
+
+def test_a_decode_step_s_row_has_the_experts_hit_and_what_uniform_routing_hits(tmp_path):
+    config, _ = FAMILIES["qwen3_moe"]
+    folder = write_tiny(tmp_path / "m", config=config)
+    target = open_target(
+        TargetOptions(str(folder), "cpu", batch=3, context=120, max_step_tokens=64, threads=1)
+    )
+    for batch, at_most in ((1, 2.0), (3, 6.0)):
+        row = decode_row(target, batch=batch, context=20, steps=8, sampling={"temperature": 1.0})
+        assert 2 <= row.more["experts_hit"] <= at_most
+        assert row.more["experts_hit_uniform"] == pytest.approx(8 * (1 - 0.75**batch))
+        assert "experts hit a layer (uniform routing: " in show_row(row)
+
+
+def test_a_dense_model_has_no_experts_to_count():
+    class NoLoad:
+        layers = ()
+
+        def read(self):
+            return np.zeros((0, 2, 0), np.int64)
+
+    assert HitCounter(NoLoad(), shape_spec("toy"), 1, 0).hits() is None
+    assert "experts" not in show_row(Row("decode_step_ms", 1.0, "general", "toy", "bf16", "bf16"))
