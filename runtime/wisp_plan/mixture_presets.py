@@ -1,6 +1,7 @@
 """Published mixtures of experts by name, as :mod:`.presets` has other models.
 
-Sources: ``config.json`` of Qwen/Qwen3-30B-A3B, mistralai/Mixtral-8x7B-v0.1 and zai-org/GLM-4.5-Air.
+Sources: ``config.json`` of Qwen/Qwen3-30B-A3B, mistralai/Mixtral-8x7B-v0.1, zai-org/GLM-4.5-Air,
+openai/gpt-oss-20b and -120b.
 """
 
 from __future__ import annotations
@@ -8,6 +9,49 @@ from __future__ import annotations
 Config = dict[str, object]
 
 _SHARED: Config = {"hidden_act": "silu", "torch_dtype": "bfloat16", "tie_word_embeddings": False}
+
+
+def _gpt_oss(layers: int, experts: int) -> Config:
+    return {
+        **_SHARED,
+        "architectures": ["GptOssForCausalLM"],
+        "model_type": "gpt_oss",
+        "attention_bias": True,
+        "hidden_size": 2880,
+        "num_hidden_layers": layers,
+        "intermediate_size": 2880,
+        "vocab_size": 201088,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": experts,
+        "num_experts_per_tok": 4,
+        "swiglu_limit": 7.0,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "full_attention"] * (layers // 2),
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 150000,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 32.0,
+            "beta_fast": 32.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 4096,
+        },
+        "quantization_config": {
+            "quant_method": "mxfp4",
+            "modules_to_not_convert": [
+                "model.layers.*.self_attn",
+                "model.layers.*.mlp.router",
+                "model.embed_tokens",
+                "lm_head",
+            ],
+        },
+        "eos_token_id": 200002,
+    }
+
 
 MIXTURES: dict[str, Config] = {
     "qwen3-30b-a3b": {
@@ -81,4 +125,6 @@ MIXTURES: dict[str, Config] = {
         "rope_theta": 1000000.0,
         "eos_token_id": [151329, 151336, 151338],
     },
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
 }

@@ -26,6 +26,8 @@ PARAMETERS = {
     "qwen3-30b-a3b": 30_532_122_624,
     "mixtral-8x7b": 46_702_792_704,
     "glm-4.5-air": 110_468_824_832,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
     # What transformers 5.24 counts: the Hub's numbers include encoders of images and drafting heads.
     "qwen3.8-27b": 26_895_998_464,
     "qwen3.5-9b": 8_953_803_264,

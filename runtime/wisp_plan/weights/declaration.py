@@ -8,12 +8,13 @@ from functools import lru_cache
 
 from wisp_plan.errors import CannotShard
 from wisp_plan.families.hugging_face import decoder_weights
-from wisp_plan.families.mixtures import mixtral
+from wisp_plan.families.mixtures import gpt_oss, mixtral
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import WeightSource, WeightSpec
 
 DECLARATIONS: dict[str, Callable[[ModelSpec], Iterable[WeightSpec]]] = {
-    mixtral.FAMILY: mixtral.mixtral_weights
+    mixtral.FAMILY: mixtral.mixtral_weights,
+    gpt_oss.FAMILY: gpt_oss.weights,
 }
 """Declarations of families whose tensors are not named as :func:`decoder_weights` names them."""
 
