@@ -51,11 +51,16 @@ class Weights:
         Args:
             name: the weight.
             at: index in the weight of the rows' first element.
-            shape: ``(R, in)`` as stored, of one matrix; ``(R,)`` or more of another weight.
+            shape: ``(R, in)`` as stored, of one matrix; ``(R,)`` or more of another weight, but of one vector
+                where vectors are permuted, such as an expert's bias.
             dtype: dtype of the rows, by safetensors' name.
         """
         spec, weight = self.specs[name], self._held[name]
         permutation = self._ops.row_permutation(spec)
+        if _has_vectors(spec):
+            *leading, first = at
+            vector = weight.reshape(-1, spec.shape[-1])[flat_index(spec.shape[:-1], tuple(leading))]
+            return WeightDestination(vector, permutation, first, (math.prod(shape),), dtype)
         if not spec.is_matrix:
             flat = weight.reshape(-1)
             return WeightDestination(
@@ -80,12 +85,16 @@ class Weights:
                 self._ops.randomize(destination, key=key, mean=mean, deviation=deviation)
 
 
+def _has_vectors(spec: WeightSpec) -> bool:
+    """Return whether a weight is vectors whose numbers belong to rows of matrices: a bias of each expert."""
+    return not spec.is_matrix and spec.rows is not None and len(spec.shape) > 1
+
+
 def _wholes(spec: WeightSpec) -> Iterator[tuple[str, tuple[int, ...], tuple[int, ...]]]:
-    """List a weight's matrices, or the weight itself: a name, its index and its shape."""
-    start = (0,) * len(spec.shape)
-    if not spec.is_matrix or len(spec.shape) == 2:
-        yield spec.name, start, spec.shape
-        return
-    indices = product(*map(range, spec.shape[:-2]))
+    """List a weight's matrices or vectors, or the weight itself: a name, its index and its shape."""
+    axes = 2 if spec.is_matrix else 1 if _has_vectors(spec) else len(spec.shape)
+    own = spec.shape[len(spec.shape) - axes :]
+    indices = list(product(*map(range, spec.shape[: len(spec.shape) - axes])))
     for number, leading in enumerate(indices):
-        yield f"{spec.name}.{number}", (*leading, 0, 0), spec.shape[-2:]
+        name = f"{spec.name}.{number}" if leading else spec.name
+        yield name, (*leading, *(0 for _ in own)), own

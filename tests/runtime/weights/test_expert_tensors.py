@@ -8,15 +8,18 @@ import pytest
 from safetensors.numpy import save_file
 
 from wisp_plan.checkpoint.directory import read_file
+from wisp_plan.families.mixtures.gpt_oss import mixture_weights
 from wisp_plan.families.reader import ConfigReader
 from wisp_plan.quantization.config import read_quantization
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.quantization.stored_format import VALUES
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_plan.spec.weight import WeightSource, WeightSpec
 from wisp_plan.weights.held import hold
 from wisp_plan.weights.stored import TRANSPOSED, as_stored
 from wisp_plan.weights.tensors import tensors_of
 from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.protocol.row_permutation import fused_permutation, permuted_row
 from wisp_runtime.ops.reference.quantized_packing import E2M1
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import plan
@@ -136,3 +139,51 @@ def test_mxfp4_experts_are_held_in_their_own_codes(tmp_path):
             values = E2M1[codes] * powers[..., None]
             found[expert, first : first + len(codes)] = values.reshape(len(codes), HIDDEN)
     np.testing.assert_array_equal(found, parts_apart(rows))
+
+
+class InterleavingOps(CpuOps):
+    """Ops that hold rows of gate and up as a GPU does."""
+
+    def row_permutation(self, weight):
+        return fused_permutation(weight.rows)
+
+
+def test_biases_of_experts_are_permuted_as_the_rows_of_each(tmp_path):
+    """A permutation of all experts' biases at once would move half of them to other experts."""
+    spec = MoeSpec(RouterSpec(EXPERTS, 2, has_bias=True), INNER, "clamped_swiglu", has_bias=True)
+    declared = [weight for weight in mixture_weights(spec, HIDDEN, "layers.0", "l") if weight.role == "bias"]
+    values = np.random.default_rng(6).standard_normal((EXPERTS, 2 * INNER)).astype(np.float32)
+    down = np.random.default_rng(7).standard_normal((EXPERTS, HIDDEN)).astype(np.float32)
+    tensors = {"l.mlp.experts.gate_up_proj_bias": values, "l.mlp.experts.down_proj_bias": down}
+    save_file(tensors, tmp_path / "a.safetensors")
+    ops = InterleavingOps(threads=1)
+    weights = Weights(ops, declared)
+    with Files(tmp_path, ["a.safetensors"]) as files:
+        for chunk in plan(declared, read_file(tmp_path / "a.safetensors").by_name, 1 << 20):
+            raw = files.read(chunk, np.empty(chunk.size_bytes, np.uint8)).view(np.float32)
+            at = weights.destination(chunk.weight, chunk.at, chunk.shape, "F32")
+            rows = at.first + np.arange(len(raw))
+            at.weight[permuted_row(rows, len(at.weight), at.permutation)] = raw
+    held = weights["layers.0.experts.gate_up.bias"]
+    order = permuted_row(np.arange(2 * INNER), 2 * INNER, "gate_up_interleaved")
+    np.testing.assert_array_equal(held[:, order], np.concatenate([values[:, ::2], values[:, 1::2]], axis=1))
+    np.testing.assert_array_equal(weights["layers.0.experts.down.bias"], down)
+
+
+def test_random_biases_of_experts_are_the_same_on_devices_that_permute_them():
+    spec = MoeSpec(RouterSpec(EXPERTS, 2), 16, "clamped_swiglu", has_bias=True)
+    (bias, _) = (weight for weight in mixture_weights(spec, 32, "layers.0", "l") if weight.role == "bias")
+    plain, permuted = (Weights(ops, [bias]) for ops in (CpuOps(threads=1), RandomizingOps(threads=1)))
+    for weights in (plain, permuted):
+        weights.randomize(3)
+    order = permuted_row(np.arange(32), 32, "gate_up_interleaved")
+    np.testing.assert_array_equal(permuted[bias.name][:, order], plain[bias.name])
+    assert len(np.unique(plain[bias.name])) > EXPERTS * 16
+
+
+class RandomizingOps(InterleavingOps):
+    """Ops that permute what they fill at random."""
+
+    def store(self, destination, rows):
+        at = destination.first + np.arange(len(rows))
+        destination.weight[permuted_row(at, len(destination.weight), destination.permutation)] = rows
