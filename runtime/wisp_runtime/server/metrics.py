@@ -74,14 +74,8 @@ class Telemetry:
         )
         for reason in ("stop", "length", "abort", "error"):
             self.finished.add(0, finished_reason=reason)
-        self.registry.add(
-            Reading(
-                "vllm:request_success_total",
-                "Sequences that began, by finish reason.",
-                self._begun,
-                "counter",
-            )
-        )
+        text = "Sequences that began, by finish reason."
+        self.registry.add(Reading("vllm:request_success_total", text, self._begun, "counter"))
 
     def _begun(self) -> Samples:
         for _, labels, value in self.finished.samples():
