@@ -15,6 +15,7 @@ from types import MappingProxyType
 from wisp_plan.errors import UnknownShape
 from wisp_plan.families.config import parse_config
 from wisp_plan.hybrid_presets import HYBRIDS
+from wisp_plan.mamba_presets import MAMBAS
 from wisp_plan.mixture_presets import MIXTURES
 from wisp_plan.spec.model import ModelSpec
 
@@ -166,6 +167,7 @@ SHAPES: MappingProxyType[str, Config] = MappingProxyType(
         "smollm2-1.7b": _smollm2((2048, 24, 8192), (32, 32, 64), 130000.0),
         **HYBRIDS,
         **MIXTURES,
+        **MAMBAS,
         # Two layers, for trying a command where a published shape would take minutes.
         "toy": _llama3(
             (64, 2, 128, 512), (4, 2, 16), max_position_embeddings=1024, eos_token_id=1, bos_token_id=0

@@ -28,6 +28,12 @@ PARAMETERS = {
     "glm-4.5-air": 110_468_824_832,
     "gpt-oss-20b": 20_914_757_184,
     "gpt-oss-120b": 116_829_156_672,
+    "nemotron-nano-9b-v2": 8_888_227_328,
+    "nemotron-3-nano-30b-a3b": 31_577_940_288,
+    "granite-4.0-h-350m": 340_332_224,
+    "granite-4.0-h-tiny": 6_939_037_248,
+    "granite-4.0-h-small": 32_207_337_984,
+    "falcon-h1-0.5b": 521_411_104,
     # What transformers 5.24 counts: the Hub's numbers include encoders of images and drafting heads.
     "qwen3.8-27b": 26_895_998_464,
     "qwen3.5-9b": 8_953_803_264,

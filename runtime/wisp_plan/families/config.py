@@ -15,7 +15,7 @@ from dataclasses import replace
 from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
 from wisp_plan.families import llama, mistral, qwen2, qwen3
 from wisp_plan.families.config_files import MAX_CONFIG_BYTES, OWN_FILES
-from wisp_plan.families.hybrid import qwen3_5
+from wisp_plan.families.hybrid import falcon_h1, granite_hybrid, nemotron_h, qwen3_5
 from wisp_plan.families.mixtures import glm4_moe, gpt_oss, mixtral, qwen3_moe
 from wisp_plan.families.reader import REMEDY, ConfigReader
 from wisp_plan.json_object import count_values, shorten
@@ -28,7 +28,10 @@ Translator = Callable[[ConfigReader], ModelSpec]
 ReadText = Callable[[str], bytes | None]
 """``read(name)``: contents of a file, or its first ``MAX_CONFIG_BYTES`` + 1 bytes; None: there is none."""
 
-_FAMILIES = (llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, glm4_moe, gpt_oss)
+_FAMILIES = (
+    *(llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, glm4_moe, gpt_oss),
+    *(nemotron_h, granite_hybrid, falcon_h1),
+)
 _FAMILIES_OF_SEVERAL = (qwen3_5,)
 TRANSLATORS: dict[str, Translator] = {family.ARCHITECTURE: family.translate for family in _FAMILIES}
 TRANSLATORS |= {name: family.translate for family in _FAMILIES_OF_SEVERAL for name in family.ARCHITECTURES}

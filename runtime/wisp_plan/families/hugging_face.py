@@ -7,7 +7,7 @@ up. Each kind of mixer and feed-forward block is declared by a function of its o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from wisp_plan.families.hybrid.delta_net_weights import delta_net_weights
@@ -23,30 +23,44 @@ from wisp_plan.spec.moe import MoeSpec
 from wisp_plan.spec.weight import RotaryRows, WeightSource, WeightSpec, part_of, stacked
 
 
+@dataclass(frozen=True, slots=True)
+class DecoderNames:
+    """Names of the embeddings and norms: those of a layer in it, the others beside the layers."""
+
+    embeddings: str = "embed_tokens"
+    input_norm: str = "input_layernorm"
+    mlp_norm: str = "post_attention_layernorm"
+    final_norm: str = "norm"
+
+
+LLAMA_NAMES = DecoderNames()
+
+
 def decoder_weights(
-    spec: ModelSpec, kinds: Mapping[type[Any], DeclareLayer] | None = None
+    spec: ModelSpec,
+    kinds: Mapping[type[Any], DeclareLayer] | None = None,
+    names: DecoderNames = LLAMA_NAMES,
 ) -> Iterator[WeightSpec]:
     """Declare the weights in the order in which a step reads them; tied embeddings need no ``lm_head``.
 
     Args:
         kinds: declarations of kinds of layers that the family names otherwise than :data:`LAYER_WEIGHTS`.
+        names: names of all else.
     """
     known = {**LAYER_WEIGHTS, **(kinds or {})}
     table = spec.vocab, spec.hidden
-    embeddings = stacked((f"{spec.tensors}.embed_tokens.weight", table))
+    embeddings = stacked((f"{spec.tensors}.{names.embeddings}.weight", table))
     yield WeightSpec("embeddings.weight", table, embeddings, "embedding")
     for index, layer in enumerate(spec.layers):
         name, tensor = f"layers.{index}", f"{spec.tensors}.layers.{index}"
         if layer.mixers:
-            yield norm_weight(f"{name}.input_norm", f"{tensor}.input_layernorm", spec.hidden, layer.norms)
+            yield norm_weight(f"{name}.input_norm", f"{tensor}.{names.input_norm}", spec.hidden, layer.norms)
         for mixer in layer.mixers:
             yield from known[type(mixer)](mixer, spec.hidden, name, tensor)
         if layer.ffn is not None:
-            yield norm_weight(
-                f"{name}.mlp_norm", f"{tensor}.post_attention_layernorm", spec.hidden, layer.norms
-            )
+            yield norm_weight(f"{name}.mlp_norm", f"{tensor}.{names.mlp_norm}", spec.hidden, layer.norms)
             yield from known[type(layer.ffn)](layer.ffn, spec.hidden, name, tensor)
-    yield norm_weight("norm", f"{spec.tensors}.norm", spec.hidden, spec.final_norm)
+    yield norm_weight("norm", f"{spec.tensors}.{names.final_norm}", spec.hidden, spec.final_norm)
     if not spec.ties_embeddings:
         yield WeightSpec("head.weight", table, stacked(("lm_head.weight", table)), "head")
 

@@ -14,6 +14,7 @@ from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, ParallelSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 
 T = TypeVar("T")
 HasPart = Callable[[LayerSpec], bool]
@@ -23,15 +24,20 @@ def _mixer(kind: type[T], has_trait: Callable[[T], bool] = lambda _: True) -> Ha
     return lambda layer: any(isinstance(mixer, kind) and has_trait(mixer) for mixer in layer.mixers)
 
 
-def _ffn(kind: type[T], has_trait: Callable[[T], bool] = lambda _: True) -> HasPart:
-    return lambda layer: isinstance(layer.ffn, kind) and has_trait(layer.ffn)
+def _mlp(has_trait: Callable[[DenseSpec], bool]) -> HasPart:
+    """Return whether a layer's MLP, or the shared expert of its mixture, has a trait."""
+    return lambda layer: any(isinstance(mlp, DenseSpec) and has_trait(mlp) for mlp in _mlps(layer))
+
+
+def _mlps(layer: LayerSpec) -> tuple[object, ...]:
+    return layer.ffn, layer.ffn.shared if isinstance(layer.ffn, MoeSpec) else None
 
 
 WITHOUT_KERNELS: Mapping[str, HasPart] = {
     "Mamba-2": _mixer(MambaSpec),
     "mixers in parallel": lambda layer: isinstance(layer.mixer, ParallelSpec),
-    "activations other than gated SiLU": _ffn(DenseSpec, lambda ffn: ffn.activation != "silu"),
-    "scaled results of an MLP": _ffn(DenseSpec, lambda ffn: (ffn.gate_scale, ffn.scale) != (1, 1)),
+    "activations other than gated SiLU": _mlp(lambda mlp: mlp.activation != "silu"),
+    "scaled results of an MLP": _mlp(lambda mlp: (mlp.gate_scale, mlp.scale) != (1, 1)),
 }
 """What lacks kernels, for people, and whether a layer has it."""
 

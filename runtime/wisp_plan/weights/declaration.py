@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from wisp_plan.errors import CannotShard
 from wisp_plan.families.hugging_face import decoder_weights
+from wisp_plan.families.hybrid import falcon_h1, granite_hybrid, nemotron_h
 from wisp_plan.families.mixtures import gpt_oss, mixtral
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import WeightSource, WeightSpec
@@ -15,6 +16,9 @@ from wisp_plan.spec.weight import WeightSource, WeightSpec
 DECLARATIONS: dict[str, Callable[[ModelSpec], Iterable[WeightSpec]]] = {
     mixtral.FAMILY: mixtral.mixtral_weights,
     gpt_oss.FAMILY: gpt_oss.weights,
+    nemotron_h.FAMILY: nemotron_h.nemotron_weights,
+    granite_hybrid.FAMILY: granite_hybrid.granite_weights,
+    falcon_h1.FAMILY: falcon_h1.falcon_weights,
 }
 """Declarations of families whose tensors are not named as :func:`decoder_weights` names them."""
 

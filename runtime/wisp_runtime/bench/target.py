@@ -10,7 +10,7 @@ from typing import Any, cast
 from wisp_plan.errors import PlanError
 from wisp_plan.fit.verdict import Fit
 from wisp_plan.kv_formats.layers import KvLayers
-from wisp_plan.memory.cache import kv_bytes_per_token
+from wisp_plan.memory.cache import SNAPSHOTS_A_SEQUENCE, kv_bytes_per_token, model_groups
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.packed_scheme import INT4_GROUPS, int4_name
@@ -205,7 +205,7 @@ def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
     if tokens is not None:
         name = "bf16" if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
         kv = KvLayers.of(name, options.device, options.kv_cache_bf16_layers)  # type: ignore[arg-type]
-        settings["kv_cache_memory"] = tokens * kv_bytes_per_token(spec, kv)
+        settings["kv_cache_memory"] = tokens * kv_bytes_per_token(spec, kv) + _states_bytes(spec, kv, options)
     return ServeConfig(
         model=options.shape,
         device=options.device,  # type: ignore[arg-type]
@@ -219,3 +219,9 @@ def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
         kv_cache_bf16_layers=options.kv_cache_bf16_layers,
         **settings,  # type: ignore[arg-type]
     )
+
+
+def _states_bytes(spec: ModelSpec, kv: KvLayers, options: TargetOptions) -> int:
+    """Count the recurrent states of all sequences, and their snapshots."""
+    slots = options.batch * (1 + SNAPSHOTS_A_SEQUENCE)
+    return slots * sum(group.slot_bytes for group in model_groups(spec, kv))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from mamba_configs import MAMBA_CASES
 from parity_storage import QUANTIZATION, stored_tensors
 from safetensors.torch import save_file
 
@@ -48,6 +49,16 @@ class Case:
     def has_delta_net(self) -> bool:
         """Whether some layers are Gated DeltaNet."""
         return "linear_num_key_heads" in self.config
+
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether some layers have a state of fixed size."""
+        return self.has_delta_net or not self.config.keys().isdisjoint(("mamba_num_heads", "mamba_n_heads"))
+
+    @property
+    def stream_scale(self) -> float:
+        """Factor of our streams that makes them transformers': Granite's branches are multiplied there."""
+        return float(self.config.get("residual_multiplier", 1.0))
 
 
 def _case(
@@ -175,6 +186,22 @@ MIXTURES = (
     ),
 )
 CASES += MIXTURES
+MAMBAS = tuple(
+    replace(
+        _case(
+            case.architecture,
+            case.hidden,
+            case.heads,
+            case.mlp,
+            case.vocab,
+            is_long=case.is_long,
+            **case.keys,
+        ),
+        name=f"{case.architecture} D{case.hidden} {case.trait}",
+    )
+    for case in MAMBA_CASES
+)
+CASES += MAMBAS
 CASE_NAMES = [case.name for case in CASES]
 
 
@@ -191,12 +218,15 @@ def write_model(case: Case, folder: Path) -> Any:
     generator = torch.Generator().manual_seed(4)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            mean, deviation = _distribution(name, parameter, case.has_delta_net)
+            mean, deviation = _distribution(name, parameter, case)
             values = torch.empty_like(parameter).normal_(mean, deviation, generator=generator)
             parameter.copy_(values.to(torch.bfloat16))
         for name, buffer in model.named_buffers():
             if "correction" in name:
                 buffer.copy_(torch.empty_like(buffer).normal_(0, 0.1, generator=generator))
+    for module in model.modules():
+        if hasattr(module, "time_step_limit"):  # Nemotron-H's prompts are bounded, its decodes are not
+            module.time_step_limit = (0.0, math.inf)
     save_file(stored_tensors(case, model), folder / "model.safetensors", metadata={"format": "pt"})
     return model
 
@@ -205,19 +235,21 @@ _GAINS = {"q_proj": 1.2, "k_proj": 1.2, "o_proj": 4.0, "down_proj": 0.5, "lm_hea
 _EMBEDDING_DEVIATION = 0.5
 
 
-def _distribution(name: str, parameter: Any, has_delta_net: bool) -> tuple[float, float]:
+def _distribution(name: str, parameter: Any, case: Case) -> tuple[float, float]:
     """Return mean and deviation; norms are zero-centred beside Gated DeltaNet, all but its own.
 
     Attention scores deviate by 1.4, so that attention is neither flat nor a single key, and its output weighs
     so much that a few keys missing among thousands show in the stream.
     """
-    if name.endswith("norm.weight"):
-        return 0.0 if has_delta_net and "linear_attn" not in name else 1.0, 0.15
+    if name.endswith(("norm.weight", "norm_f.weight", ".D")):
+        return 0.0 if case.has_delta_net and "linear_attn" not in name else 1.0, 0.15
     if name.endswith(".A_log"):
         return 0.0, 1.0
+    if name.endswith(".dt_bias") and not case.has_delta_net:
+        return -2.0, 1.5  # heads that forget within a few tokens, and within a thousand
     if name.endswith((".bias", ".dt_bias")):
         return 0.0, 0.3
-    if "embed_tokens" in name:
+    if "embed" in name:
         return 0.0, _EMBEDDING_DEVIATION
     gain = next((gain for part, gain in _GAINS.items() if part in name), 1.0)
     return 0.0, gain / math.sqrt(parameter.shape[-1])

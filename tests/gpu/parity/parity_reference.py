@@ -61,7 +61,7 @@ class Reference:
         rounding = _rounded(model) if dtype == "rounded" else nullcontext()
         with torch.inference_mode(), rounding, experts_of(routes) as scores, _watched(model) as streams:
             hidden = model.model(ids, use_cache=False).last_hidden_state[0, -logits:]
-            found = model.lm_head(hidden).float().cpu().numpy()
+            found = model.lm_head(hidden).float().cpu().numpy() * _logits_scale(model)
         return Seen(streams, found, routes or (), scores)
 
     def close(self) -> None:
@@ -84,8 +84,17 @@ def _watched(model: Any) -> Iterator[list[Any]]:
         tensor = output[0] if isinstance(output, tuple) else output
         streams.append(tensor[0].float().clone())
 
-    with _hooked((model.model.embed_tokens, *model.model.layers), keep):
+    def keep_scaled(module: Any, inputs: Any, output: Any) -> None:
+        keep(module, inputs, output * getattr(model.config, "embedding_multiplier", 1.0))
+
+    with _hooked([model.get_input_embeddings()], keep_scaled), _hooked(model.model.layers, keep):
         yield streams
+
+
+def _logits_scale(model: Any) -> np.float32:
+    """Return what a model multiplies its logits by."""
+    factor = getattr(model.config, "lm_head_multiplier", 1.0) / getattr(model.config, "logits_scaling", 1.0)
+    return np.float32(factor)
 
 
 def _rounded(model: Any) -> AbstractContextManager[None]:

@@ -31,7 +31,22 @@ def stored_tensors(case: Any, model: Any) -> dict[str, Any]:
             quantized |= {name: codes, f"{name}_scale_inv": scales}
         else:
             quantized[name] = tensor.to(torch.bfloat16)
-    return {name: tensor.contiguous() for name, tensor in (quantized | corrections).items()}
+    return {_published(name): tensor.contiguous() for name, tensor in (quantized | corrections).items()}
+
+
+_PUBLISHED = (
+    (r"block_sparse_moe\.experts\.gate_up_proj", "block_sparse_moe.input_linear.weight"),
+    (r"block_sparse_moe\.experts\.down_proj", "block_sparse_moe.output_linear.weight"),
+    (r"block_sparse_moe\.router\.", "block_sparse_moe.router.layer."),
+    (r"^model\.(.*mixer\.|embeddings|norm_f|layers\.\d+\.norm\.)", r"backbone.\1"),
+)
+"""Names of hybrids of Mamba-2 in transformers' memory, and in published checkpoints."""
+
+
+def _published(name: str) -> str:
+    for pattern, published in _PUBLISHED:
+        name = re.sub(pattern, published, name)
+    return name
 
 
 def _one_by_one(tensors: dict[str, Any], block: str, parts: tuple[str, str, str]) -> dict[str, Any]:

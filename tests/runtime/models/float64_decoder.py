@@ -10,6 +10,7 @@ import numpy as np
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.layer import ParallelSpec
 from wisp_plan.spec.mamba import MambaSpec
+from wisp_plan.spec.moe import MoeSpec
 
 
 def decode(spec, weights, tokens):
@@ -26,7 +27,8 @@ def decode(spec, weights, tokens):
         if layer.mixer is not None:
             x = x + mixed(layer.mixer, own, norm(x, own["input_norm.weight"], layer.norms.eps))
         if layer.ffn is not None:
-            x = x + mlp(layer.ffn, own, norm(x, own["mlp_norm.weight"], layer.norms.eps))
+            block = mixture if isinstance(layer.ffn, MoeSpec) else mlp
+            x = x + block(layer.ffn, own, norm(x, own["mlp_norm.weight"], layer.norms.eps))
     head = weights["embeddings.weight" if spec.ties_embeddings else "head.weight"]
     normed = norm(x, weights["norm.weight"], spec.final_norm.eps)
     return normed @ head.T * spec.logits_scale, [*streams, x]
@@ -56,6 +58,35 @@ def mlp(spec, own, x):
         return spec.scale * linear(own, "down", np.maximum(linear(own, "up", x), 0) ** 2)
     gate, up = np.split(linear(own, "gate_up", x), 2, axis=1)
     return spec.scale * linear(own, "down", silu(spec.gate_scale * gate) * up)
+
+
+def mixture(spec, own, x):
+    out = mlp(spec.shared, {name.removeprefix("shared."): value for name, value in own.items()}, x)
+    for row, logits in enumerate(x @ own["router.weight"].T):
+        for expert, weight in routed(spec.router, logits, own.get("router.correction", 0.0)):
+            inner = own["experts.gate_up.weight"][expert] @ x[row]
+            if spec.is_gated:
+                gate, up = np.split(inner, 2)
+                inner = silu(gate) * up
+            else:
+                inner = np.maximum(inner, 0) ** 2
+            out[row] += weight * own["experts.down.weight"][expert] @ inner
+    return out
+
+
+def routed(router, logits, correction):
+    if router.scores == "softmax":
+        chosen = np.argsort(-logits)[: router.chosen]
+        weights = np.exp(logits[chosen] - logits.max())
+    else:
+        scores = 1 / (1 + np.exp(-logits))
+        groups = (scores + correction).reshape(router.groups, -1)
+        best = np.argsort(-np.sort(groups, axis=1)[:, -2:].sum(axis=1))[: router.chosen_groups]
+        masked = np.full_like(groups, -np.inf)
+        masked[best] = groups[best]
+        chosen = np.argsort(-masked.reshape(-1))[: router.chosen]
+        weights = scores[chosen]
+    return zip(chosen, router.scale * weights / weights.sum(), strict=True)
 
 
 def attention(spec, own, x):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from wisp_plan.memory.buffers.inputs import rope_tables
 from wisp_plan.memory.buffers.widths import widest, widest_ffn
 from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
 
@@ -14,20 +15,40 @@ MAX_SCORES = 8 << 20
 MAX_EXPERT_ROWS = 512
 """Tokens of an expert that the CPU computes at once."""
 
+SCAN_TOKENS = 64
+"""Tokens of a sequence that the CPU scans at once in Mamba-2."""
+
 _FLOAT32_BYTES = 4
 
 
 def cpu_bytes(spec: ModelSpec, step: StepSizes) -> int:
     """Count the arrays that live at the same time in the CPU's largest step."""
     queries, keys = widest(spec, "query_size"), widest(spec, "kv_size")
-    # Of a token: the residual, its norm, and the wider of attention and MLP.
-    width = 2 * spec.hidden + max(2 * queries + 2 * keys, 3 * widest_ffn(spec))
+    # Of a token: the residual, its norm, and the widest of attention, Mamba-2 and MLP.
+    width = 2 * spec.hidden + max(2 * queries + 2 * keys, _mamba_width(spec), 3 * widest_ffn(spec))
     activations = step.max_tokens * width * _FLOAT32_BYTES
     # Logits, and a copy that sampling sorts; a token's bitmask is one bit of V.
     sampling = step.max_sequences * (2 * spec.vocab * _FLOAT32_BYTES + spec.vocab // 8)
     tables = step.max_sequences * -(-step.max_context // step.block_tokens) * 4
     fixed = sampling + tables + _rope_bytes(spec) + _attention_bytes(spec, step)
-    return activations + fixed + _experts_bytes(spec, step)
+    return activations + fixed + _experts_bytes(spec, step) + _scan_bytes(spec)
+
+
+def _mamba_width(spec: ModelSpec) -> int:
+    """Count a token's numbers in Mamba-2: projections, the scaled ones, the convolution, the result."""
+    widths = (
+        2 * mamba.projected_size + 3 * mamba.conv_size + 4 * mamba.inner for mamba in spec.mixers(MambaSpec)
+    )
+    return max(widths, default=0)
+
+
+def _scan_bytes(spec: ModelSpec) -> int:
+    """Count a chunk's decays and scores, and its sums over the state."""
+    sizes = (
+        3 * mamba.heads * SCAN_TOKENS**2 + 2 * mamba.inner * mamba.state_size
+        for mamba in spec.mixers(MambaSpec)
+    )
+    return max(sizes, default=0) * _FLOAT32_BYTES
 
 
 def _rope_bytes(spec: ModelSpec) -> int:

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from wisp_plan.memory.buffers.cpu import SCAN_TOKENS
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.reference.mamba import ScanInputs, selective_scan
 
-CHUNK_TOKENS = 64
-
 
 def scan_in_chunks(inputs: ScanInputs, state: Array) -> Array:
-    """Compute :func:`.reference.mamba.selective_scan`, :data:`CHUNK_TOKENS` tokens at a time."""
+    """Compute :func:`.reference.mamba.selective_scan`, :data:`SCAN_TOKENS` tokens at a time."""
     if len(inputs.x) == 1:
         return selective_scan(inputs, state)
     out = np.empty_like(inputs.x)
-    for first in range(0, len(out), CHUNK_TOKENS):
-        tokens = slice(first, first + CHUNK_TOKENS)
+    for first in range(0, len(out), SCAN_TOKENS):
+        tokens = slice(first, first + SCAN_TOKENS)
         out[tokens] = _scan(inputs.part(tokens), state)
     return out
 

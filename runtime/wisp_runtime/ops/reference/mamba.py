@@ -65,9 +65,9 @@ def mamba(
         out[part] = scan(scanned.part(part), state)
     out += weights.skip[:, None] * scanned.x
     y = out.reshape(len(out), spec.inner)
-    return (
-        gate_and_norm(y, z, weights, spec) if rows is None else gate_and_norm(y[rows], z[rows], weights, spec)
-    )
+    if rows is not None:
+        y, z = y[rows], z[rows]
+    return gate_and_norm(y, z, weights, spec)
 
 
 def split(projected: Array, spec: MambaSpec) -> tuple[Array, Array, Array]:
@@ -116,9 +116,8 @@ def gate_and_norm(y: Array, z: Array, weights: MambaWeights, spec: MambaSpec) ->
     gate = silu(z)
     if weights.norm is None:
         return y * gate
-    shape = len(y), spec.groups, -1
+    by_group = spec.groups, spec.inner // spec.groups
     gated = y * gate if spec.gating == "gate_then_norm" else y
-    normed = rmsnorm(gated.reshape(shape), weights.norm.reshape(shape[1:]), eps=spec.norm_eps).reshape(
-        y.shape
-    )
+    grouped = gated.reshape(len(y), *by_group)
+    normed = rmsnorm(grouped, weights.norm.reshape(by_group), eps=spec.norm_eps).reshape(y.shape)
     return normed if spec.gating == "gate_then_norm" else normed * gate

@@ -135,9 +135,10 @@ def test_a_sequence_that_begins_takes_nothing_from_its_slot():
     np.testing.assert_array_equal(*results)
 
 
-def test_some_rows_equal_those_of_all_and_the_state_is_of_all():
-    random = np.random.default_rng(5)
-    weights, batch, rows = weights_of(SPEC, random), batch_of([(0, 0, 70), (1, 0, 5)]), np.array([69, 74])
+@pytest.mark.parametrize("rows", [[69, 74], [74], []])  # none: a chunk that ends no prompt
+def test_some_rows_equal_those_of_all_and_the_state_is_of_all(rows):
+    random, rows = np.random.default_rng(5), np.array(rows, np.int64)
+    weights, batch = weights_of(SPEC, random), batch_of([(0, 0, 70), (1, 0, 5)])
     projected = random.standard_normal((75, SPEC.projected_size)).astype(np.float32)
     full, some = arenas(SPEC), arenas(SPEC)
     every = OPS.mamba(projected, weights, SPEC, batch, *full)
