@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
 from re import _constants as constants  # type: ignore[attr-defined]
@@ -40,6 +40,17 @@ class LayerNames:
 
     entries: tuple[str, ...] = ()
     exact: frozenset[str] = frozenset()
+    _runs: frozenset[str] = field(init=False, repr=False, compare=False)
+    _lengths: frozenset[int] = field(init=False, repr=False, compare=False)
+    _others: tuple[str, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Sort the entries: thousands of experts are looked up, in lists of hundreds."""
+        others = tuple(entry for entry in self.entries if entry == EVERY_LAYER or _pattern(entry))
+        runs = frozenset(self.entries) - frozenset(others)
+        object.__setattr__(self, "_others", others)
+        object.__setattr__(self, "_runs", runs)
+        object.__setattr__(self, "_lengths", frozenset(entry.count(".") + 1 for entry in runs))
 
     @classmethod
     def of(cls, entries: Iterable[object], key: str) -> LayerNames:
@@ -63,18 +74,22 @@ class LayerNames:
     def __contains__(self, layer: object) -> bool:
         if layer in self.exact:
             return True
-        return isinstance(layer, str) and any(_matches(entry, layer) for entry in self.entries)
+        if not isinstance(layer, str):
+            return False
+        components = layer.split(".")
+        return any(
+            ".".join(components[first : first + length]) in self._runs
+            for length in self._lengths
+            for first in range(len(components) - length + 1)
+        ) or any(_matches(entry, layer) for entry in self._others)
 
     def __bool__(self) -> bool:
         return bool(self.entries or self.exact)
 
 
 def _matches(entry: str, layer: str) -> bool:
-    if entry == EVERY_LAYER:
-        return True
-    if pattern := _pattern(entry):
-        return pattern.match(layer) is not None
-    return f".{entry}." in f".{layer}."
+    pattern = _pattern(entry)
+    return entry == EVERY_LAYER or (pattern is not None and pattern.match(layer) is not None)
 
 
 @lru_cache(maxsize=1024)

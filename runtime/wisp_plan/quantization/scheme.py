@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from wisp_plan.quantization.layer_names import LayerNames
@@ -64,6 +64,7 @@ class Quantization:
     method: str
     rules: tuple[Rule, ...]
     kv: Literal["fp8", "nvfp4"] | None = None
+    _schemes: dict[str, Scheme | None] = field(init=False, repr=False, compare=False, default_factory=dict)
 
     def scheme_of(self, layer: str) -> Scheme | None:
         """Return the scheme of a layer; None: it is not quantized.
@@ -71,4 +72,7 @@ class Quantization:
         Args:
             layer: name of its weight in the checkpoint, without ``.weight``.
         """
-        return next((rule.scheme for rule in self.rules if layer in rule.layers), None)
+        if layer not in self._schemes:
+            scheme = next((rule.scheme for rule in self.rules if layer in rule.layers), None)
+            self._schemes[layer] = scheme
+        return self._schemes[layer]

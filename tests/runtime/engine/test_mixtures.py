@@ -77,6 +77,19 @@ def test_a_served_mixture_equals_its_formula_in_float64(served):
     assert len(reference.chosen) > 2.9 * len(mixtures)
 
 
+def test_a_request_alone_and_in_the_company_of_32_has_the_same_tokens(served):
+    engine, _ = served
+    random, sampled = np.random.default_rng(8), SamplingParams(temperature=0.9, seed=3)
+    one = Submit("one", tuple(random.integers(0, 96, 21).tolist()), 16, sampled, ignore_eos=True)
+    others = [
+        Submit(f"{n}", tuple(random.integers(0, 96, 1 + 2 * n).tolist()), 16, sampled, ignore_eos=True)
+        for n in range(32)
+    ]
+    alone, _ = answers(engine, [one])
+    together, _ = answers(engine, [*others[:16], one, *others[16:]])
+    assert together["one"] == alone["one"]
+
+
 @pytest.mark.parametrize(
     "limits",
     [

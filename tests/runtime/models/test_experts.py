@@ -7,9 +7,12 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
+from quantized_checkpoints import FORMATS
 from safetensors.numpy import save_file
 from test_decoder import PLAIN  # tests/runtime/models
 
+from wisp_plan.families.reader import ConfigReader
+from wisp_plan.quantization.config import read_quantization
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.ffn import DenseSpec
@@ -31,7 +34,7 @@ FP8 = Quantization(
 
 
 def spec_of(quantization=None, **changes):
-    moe = MoeSpec(ROUTER, F, **changes)
+    moe = MoeSpec(ROUTER, **{"inner": F} | changes)
     (layer,) = {replace(layer, ffn=moe) for layer in PLAIN.layers}
     return replace(
         PLAIN, hidden=D, layers=(layer, replace(layer, ffn=DenseSpec(F))), quantization=quantization
@@ -141,6 +144,26 @@ def test_block_fp8_experts_are_their_dequantized_weights(tmp_path, arrange, quan
     held = quantized.weights.specs["layers.0.experts.gate_up.weight"]
     assert (held.compact is not None) == (quantization == "compact")
     np.testing.assert_allclose(layer_of(quantized)(X), layer_of(plain)(X), atol=2e-6)
+
+
+@pytest.mark.parametrize("quantization", ["bf16", "compact"])
+@pytest.mark.parametrize("name", FORMATS)
+def test_experts_of_every_stored_format_are_their_dequantized_weights(tmp_path, name, quantization):
+    section, writer = FORMATS[name]
+    wide, rule = 96, read_quantization(ConfigReader({"quantization_config": section}))
+    plain = replace(spec_of(inner=wide), hidden=wide)
+    spec, random = replace(plain, quantization=rule), np.random.default_rng(5)
+    meant = checkpoint_of(plain)
+    stored = dict(meant)
+    for tensor in meant:
+        if ".experts." in tensor:
+            parts, meant[tensor] = writer(random, *stored.pop(tensor).shape)
+            stored |= {tensor.removesuffix(".weight") + suffix: values for suffix, values in parts.items()}
+    quantized = layer_of(load(tmp_path / "q", spec, stored, quantization))
+    exact = layer_of(load(tmp_path / "p", plain, meant))
+    x = X[:, :wide] / np.float32(64)
+    expected = exact(x)
+    np.testing.assert_allclose(quantized(x), expected, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_spec_s_tensors_are_those_one_by_one():
