@@ -110,7 +110,10 @@ def _tensors(sizes, architecture):
             tensors[f"blk.{layer}.{norm}.weight"] = random.random(sizes.hidden, np.float32)
         for name, shape in shapes.items():
             tensors[f"blk.{layer}.{name}.weight"] = random.standard_normal(shape).astype(np.float32)
-        if architecture == "qwen3":
+        if architecture == "gemma3":
+            for name in ("post_attention_norm", "post_ffw_norm"):
+                tensors[f"blk.{layer}.{name}.weight"] = random.random(sizes.hidden, np.float32)
+        if architecture in ("gemma3", "qwen3"):
             for name in ("attn_q_norm", "attn_k_norm"):
                 tensors[f"blk.{layer}.{name}.weight"] = random.random(sizes.head_size, np.float32)
         if architecture == "qwen2":

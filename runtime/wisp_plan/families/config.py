@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
-from wisp_plan.families import llama, mistral, qwen2, qwen3
+from wisp_plan.families import gemma3, llama, mistral, qwen2, qwen3
 from wisp_plan.families.config_files import MAX_CONFIG_BYTES, OWN_FILES
 from wisp_plan.families.hybrid import falcon_h1, granite_hybrid, nemotron_h, qwen3_5
 from wisp_plan.families.mixtures import glm4_moe, gpt_oss, mixtral, qwen3_moe
@@ -29,7 +29,7 @@ ReadText = Callable[[str], bytes | None]
 """``read(name)``: contents of a file, or its first ``MAX_CONFIG_BYTES`` + 1 bytes; None: there is none."""
 
 _FAMILIES = (
-    *(llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, glm4_moe, gpt_oss),
+    *(gemma3, llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, glm4_moe, gpt_oss),
     *(nemotron_h, granite_hybrid, falcon_h1),
 )
 _FAMILIES_OF_SEVERAL = (qwen3_5,)

@@ -17,6 +17,7 @@ from wisp_plan.families.projections import mlp_weights, norm_weight, row_paralle
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.layer import LayerSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
@@ -31,6 +32,8 @@ class DecoderNames:
     input_norm: str = "input_layernorm"
     mlp_norm: str = "post_attention_layernorm"
     final_norm: str = "norm"
+    post_mixer_norm: str = ""
+    post_mlp_norm: str = ""
 
 
 LLAMA_NAMES = DecoderNames()
@@ -53,16 +56,36 @@ def decoder_weights(
     yield WeightSpec("embeddings.weight", table, embeddings, "embedding")
     for index, layer in enumerate(spec.layers):
         name, tensor = f"layers.{index}", f"{spec.tensors}.layers.{index}"
-        if layer.mixers:
-            yield norm_weight(f"{name}.input_norm", f"{tensor}.{names.input_norm}", spec.hidden, layer.norms)
-        for mixer in layer.mixers:
-            yield from known[type(mixer)](mixer, spec.hidden, name, tensor)
-        if layer.ffn is not None:
-            yield norm_weight(f"{name}.mlp_norm", f"{tensor}.{names.mlp_norm}", spec.hidden, layer.norms)
-            yield from known[type(layer.ffn)](layer.ffn, spec.hidden, name, tensor)
+        yield from layer_weights(layer, spec.hidden, name, tensor, known, names)
     yield norm_weight("norm", f"{spec.tensors}.{names.final_norm}", spec.hidden, spec.final_norm)
     if not spec.ties_embeddings:
         yield WeightSpec("head.weight", table, stacked(("lm_head.weight", table)), "head")
+
+
+def layer_weights(
+    layer: LayerSpec,
+    hidden: int,
+    name: str,
+    tensor: str,
+    kinds: Mapping[type[Any], DeclareLayer],
+    names: DecoderNames,
+) -> Iterator[WeightSpec]:
+    """Declare a layer, which is ``name`` in the model and ``tensor`` in the checkpoint."""
+
+    def norm(of: str, stored: str) -> WeightSpec:
+        return norm_weight(f"{name}.{of}_norm", f"{tensor}.{stored}", hidden, layer.norms)
+
+    if layer.mixers:
+        yield norm("input", names.input_norm)
+        for mixer in layer.mixers:
+            yield from kinds[type(mixer)](mixer, hidden, name, tensor)
+        if layer.norms.follow:
+            yield norm("post_mixer", names.post_mixer_norm)
+    if layer.ffn is not None:
+        yield norm("mlp", names.mlp_norm)
+        yield from kinds[type(layer.ffn)](layer.ffn, hidden, name, tensor)
+        if layer.norms.follow:
+            yield norm("post_mlp", names.post_mlp_norm)
 
 
 def attention_weights(

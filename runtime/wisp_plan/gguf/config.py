@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.rope import DEFAULT_THETA
+from wisp_plan.families.windows import FULL, SLIDING
 from wisp_plan.gguf.metadata import ARCHITECTURE, Metadata
 from wisp_plan.json_object import shorten
 
@@ -20,6 +21,7 @@ REMEDY = "Use the repository with the original safetensors weights."
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 """Scaling of RoPE in every Llama 3.1 to 3.3, beside its factor."""
 
+_GEMMA3_THETA = 1e6
 _TOLERANCE = 1e-5
 _MAX_FLOAT32 = 3.4e38
 
@@ -32,14 +34,45 @@ class Family:
         name: architecture and model type in ``config.json``.
         has_paired_rows: whether the rows of Q and K are stored in ggml's order for RoPE, pairs side by side.
         has_qk_norm: whether heads of Q and K have norms.
+        has_following_norms: whether norms follow the mixer and the ffn of a layer, too.
+        are_norms_raised: whether weights of norms are stored one larger than in the family's checkpoints,
+            where a channel's factor is one more than its weight.
+        keys: further keys of ``config.json``, from the metadata.
     """
 
     name: tuple[str, str]
     has_paired_rows: bool = False
     has_qk_norm: bool = False
+    has_following_norms: bool = False
+    are_norms_raised: bool = False
+    keys: Callable[[Metadata], Mapping[str, object]] = lambda _source: {}
+
+
+def _gemma3_keys(source: Metadata) -> dict[str, object]:
+    """Return Gemma's own keys; files need not have the base and the pattern of layers with a window."""
+    theta = _shortest(source.get("{arch}.rope.freq_base", float) or _GEMMA3_THETA)
+    local = _shortest(source.get("{arch}.rope.freq_base_swa", float) or DEFAULT_THETA)
+    full: dict[str, object] = {"rope_type": "default", "rope_theta": theta}
+    if source.get("{arch}.rope.scaling.type", str, "none") == "linear":
+        full |= {"rope_type": "linear", "factor": source.require("{arch}.rope.scaling.factor", float)}
+    sliding = {"rope_type": "default", "rope_theta": local}
+    return {
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": source.require("{arch}.attention.key_length", int),
+        "sliding_window": source.require("{arch}.attention.sliding_window", int),
+        "rope_local_base_freq": local,
+        "rope_parameters": {FULL: full, SLIDING: sliding},
+    }
 
 
 FAMILIES = {
+    "gemma3": Family(
+        ("Gemma3ForCausalLM", "gemma3_text"),
+        has_qk_norm=True,
+        has_following_norms=True,
+        are_norms_raised=True,
+        keys=_gemma3_keys,
+    ),
     "llama": Family(("LlamaForCausalLM", "llama"), has_paired_rows=True),
     "qwen2": Family(("Qwen2ForCausalLM", "qwen2")),
     "qwen3": Family(("Qwen3ForCausalLM", "qwen3"), has_qk_norm=True),
@@ -76,7 +109,8 @@ def config(
     Raises:
         ConfigInvalid: another architecture, or an unsupported scaling of positions.
     """
-    architecture, model_type = family_of(source).name
+    family = family_of(source)
+    architecture, model_type = family.name
     hidden, heads = _integer(source, "embedding_length"), _integer(source, "attention.head_count")
     head_size = source.get("{arch}.attention.key_length", int) or hidden // heads
     return {
@@ -98,6 +132,7 @@ def config(
         "mlp_bias": "blk.0.ffn_up.bias" in source.tensors,
         "torch_dtype": dtype,
         **special_token_ids(source),
+        **family.keys(source),
     }
 
 

@@ -12,7 +12,7 @@ from wisp_plan.checkpoint.header import Header, TensorInfo
 from wisp_plan.checkpoint.index import Source, TensorIndex, combine
 from wisp_plan.errors import CheckpointMissing, ConfigInvalid
 from wisp_plan.families.config import parse_config
-from wisp_plan.gguf.config import ROPE_FACTORS, config, family_of, generation_config, unpack_factors
+from wisp_plan.gguf.config import ROPE_FACTORS, Family, config, family_of, generation_config, unpack_factors
 from wisp_plan.gguf.header import GGUFHeader, read_header
 from wisp_plan.gguf.metadata import Metadata
 from wisp_plan.gguf.tensor_names import renamed
@@ -34,13 +34,15 @@ class GGUFModel:
         folder: folder of its files.
         metadata: fields of its first file.
         config: content of a ``config.json`` that says the same.
-        spec: the model.
+        family: its family.
+        spec: the model; norms that the file stores one larger are not zero-centred here.
         tensors: its tensors, under the names of its family's checkpoints.
     """
 
     folder: Path
     metadata: Metadata
     config: dict[str, object]
+    family: Family
     spec: ModelSpec
     tensors: TensorIndex
 
@@ -95,7 +97,15 @@ def _read(files: tuple[tuple[Path, int, int], ...], open_file: OpenFile) -> GGUF
         for header in headers
     )
     spec = replace(spec, quantization=quantization_of(index))
-    return GGUFModel(files[0][0].parent, metadata, settings, spec, index)
+    if family.are_norms_raised:
+        spec = _with_plain_norms(spec)
+    return GGUFModel(files[0][0].parent, metadata, settings, family, spec, index)
+
+
+def _with_plain_norms(spec: ModelSpec) -> ModelSpec:
+    layers = (replace(layer, norms=replace(layer.norms, is_zero_centred=False)) for layer in spec.layers)
+    final_norm = replace(spec.final_norm, is_zero_centred=False)
+    return replace(spec, layers=tuple(layers), final_norm=final_norm)
 
 
 def _factors(

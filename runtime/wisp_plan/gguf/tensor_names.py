@@ -24,6 +24,11 @@ _OF_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+_FOLLOWING_NORMS = {
+    "post_attention_norm": "post_attention_layernorm",
+    "ffn_norm": "pre_feedforward_layernorm",
+    "post_ffw_norm": "post_feedforward_layernorm",
+}
 _QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _LAYER_NAME = re.compile(r"blk\.(\d{1,9})\.(\w+)\.(weight|bias)")
 
@@ -39,6 +44,9 @@ def renamed(tensors: Iterable[TensorInfo], family: Family, head_size: int) -> It
     Raises:
         ConfigInvalid: a tensor is none of the family's: computing without it would be another model.
     """
+    known = dict(_OF_LAYER)
+    known |= _QK_NORMS if family.has_qk_norm else {}
+    known |= _FOLLOWING_NORMS if family.has_following_norms else {}
     for info in tensors:
         if info.name == ROPE_FACTORS:  # a part of the config
             continue
@@ -46,7 +54,6 @@ def renamed(tensors: Iterable[TensorInfo], family: Family, head_size: int) -> It
         if match is None:
             yield replace(info, name=_of_model(info))
             continue
-        known = {**_OF_LAYER, **_QK_NORMS} if family.has_qk_norm else _OF_LAYER
         if match[2] not in known:
             raise _unknown(info)
         name = f"model.layers.{match[1]}.{known[match[2]]}.{match[3]}"

@@ -38,6 +38,7 @@ WITHOUT_KERNELS: Mapping[str, HasPart] = {
     "mixers in parallel": lambda layer: isinstance(layer.mixer, ParallelSpec),
     "activations other than gated SiLU": _mlp(lambda mlp: mlp.activation != "silu"),
     "scaled results of an MLP": _mlp(lambda mlp: (mlp.gate_scale, mlp.scale) != (1, 1)),
+    "norms behind a block": lambda layer: layer.norms.follow,
 }
 """What lacks kernels, for people, and whether a layer has it."""
 

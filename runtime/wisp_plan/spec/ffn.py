@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "clamped_swiglu", "relu2"]
+Activation = Literal["silu", "gelu_tanh", "clamped_swiglu", "relu2"]
 """Function between the projections in and out of a block, of gate g and up u:
 
 - ``silu``: ``silu(g) * u``.
+- ``gelu_tanh``: ``gelu(g) * u``, with the approximation by ``tanh``.
 - ``clamped_swiglu``: with ``g = min(g, 7)`` and u clamped to ±7, ``(u + 1) * g * sigmoid(1.702 g)``.
 - ``relu2``: ``max(u, 0) ** 2``; there is no gate.
 """

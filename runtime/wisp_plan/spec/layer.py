@@ -42,10 +42,13 @@ class NormSpec:
     Attributes:
         eps: added to the mean square.
         is_zero_centred: whether the factor of a channel is one more than its weight.
+        follow: whether there is a norm behind the mixer and behind the ffn, too, before their results are
+            added.
     """
 
     eps: float
     is_zero_centred: bool = False
+    follow: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class LayerSpec:
     Attributes:
         mixer: token mixer, or several in a :class:`ParallelSpec`; None: the layer has none.
         ffn: feed-forward block, such as :class:`~.ffn.DenseSpec`; None: the layer has none.
-        norms: norm before each of them.
+        norms: norms before each of them, and behind.
     """
 
     mixer: MixerSpec | None

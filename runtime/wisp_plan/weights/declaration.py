@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wisp_plan.errors import CannotShard
+from wisp_plan.families import gemma3
 from wisp_plan.families.hugging_face import decoder_weights
 from wisp_plan.families.hybrid import falcon_h1, granite_hybrid, nemotron_h
 from wisp_plan.families.mixtures import gpt_oss, mixtral
@@ -19,6 +20,7 @@ DECLARATIONS: dict[str, Callable[[ModelSpec], Iterable[WeightSpec]]] = {
     nemotron_h.FAMILY: nemotron_h.nemotron_weights,
     granite_hybrid.FAMILY: granite_hybrid.granite_weights,
     falcon_h1.FAMILY: falcon_h1.falcon_weights,
+    gemma3.FAMILY: gemma3.gemma_weights,
 }
 """Declarations of families whose tensors are not named as :func:`decoder_weights` names them."""
 

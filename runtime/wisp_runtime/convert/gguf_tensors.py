@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -19,6 +20,8 @@ from wisp_runtime.weights.gguf_blocks.bits import ScaleInvalid
 from wisp_runtime.weights.gguf_blocks.dequantize import dequantize
 from wisp_runtime.weights.row_pairs import in_halves
 
+_NORM = re.compile(r"norm\.weight$")
+
 
 def pending_tensors(model: GGUFModel, files: Files) -> Iterator[PendingTensor]:
     """Yield every tensor of the model, computed when it is written.
@@ -28,7 +31,8 @@ def pending_tensors(model: GGUFModel, files: Files) -> Iterator[PendingTensor]:
         files: its open files.
     """
     for info in model.tensors:
-        yield PendingTensor(info.name, shape_of(info), partial(_values, files, info))
+        is_raised = model.family.are_norms_raised and _NORM.search(info.name) is not None
+        yield PendingTensor(info.name, shape_of(info), partial(_values, files, info, is_raised=is_raised))
 
 
 def shape_of(info: TensorInfo) -> tuple[int, ...]:
@@ -37,12 +41,12 @@ def shape_of(info: TensorInfo) -> tuple[int, ...]:
     return info.shape if block is None else (*info.shape[:-1], info.shape[-1] * block.weights)
 
 
-def _values(files: Files, info: TensorInfo) -> Array:
+def _values(files: Files, info: TensorInfo, *, is_raised: bool) -> Array:
     buffer = page_aligned(np.empty(info.size_bytes + SLACK_BYTES + PAGE_BYTES, np.uint8))
     stored = files.read_bytes(info, info.start, info.size_bytes, buffer).view(STORED[info.dtype])
     rows = in_halves(stored.reshape(info.shape), info.paired_rows)
     if info.dtype not in BLOCK_TYPES:
-        return rows.astype(np.float32)
+        return rows.astype(np.float32) - np.float32(is_raised)
     try:
         return dequantize(info.dtype, rows).reshape(shape_of(info))
     except ScaleInvalid as error:

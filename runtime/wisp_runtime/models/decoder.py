@@ -26,7 +26,7 @@ Probe = Callable[[int, Array], None]
 
 
 class Layer:
-    """One layer: a mixer and a feed-forward block, each with the norm before it; either may be absent."""
+    """One layer: a mixer and a feed-forward block, each with its norms; either may be absent."""
 
     def __init__(self, context: LayerContext, spec: LayerSpec) -> None:
         self._ops, self._all_reduce = context.ops, context.comm.all_reduce
@@ -35,11 +35,17 @@ class Layer:
         ]
         self._scales = spec.mixer.scales if isinstance(spec.mixer, ParallelSpec) else (1.0,)
         self._ffn: Ffn | None = None
+        self._post_mixer_norm: RMSNorm | None = None
+        self._post_mlp_norm: RMSNorm | None = None
         if self._mixers:
             self._input_norm = _norm(context, "input_norm", spec.norms)
+            if spec.norms.follow:
+                self._post_mixer_norm = _norm(context, "post_mixer_norm", spec.norms)
         if spec.ffn is not None:
             self._ffn = FFNS[type(spec.ffn)](context, spec.ffn)
             self._mlp_norm = _norm(context, "mlp_norm", spec.norms)
+            if spec.norms.follow:
+                self._post_mlp_norm = _norm(context, "post_mlp_norm", spec.norms)
 
     @property
     def selects_rows(self) -> bool:
@@ -55,8 +61,10 @@ class Layer:
         """
         if self._mixers:
             x = self._mix(self._input_norm(x, residual), residual, batch, cache, rows)
+            x = x if self._post_mixer_norm is None else self._post_mixer_norm(None, x)
         if self._ffn is not None:
             x = self._all_reduce(self._ffn(self._mlp_norm(x, residual, rows)))
+            x = x if self._post_mlp_norm is None else self._post_mlp_norm(None, x)
         assert x is not None, "a layer without mixer and ffn"
         return x
 

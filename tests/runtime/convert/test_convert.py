@@ -102,7 +102,7 @@ def test_the_tokenizer_merges_splits_digits_and_keeps_special_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("options", "expect", "says"),
     [
-        ({"architecture": "gemma3"}, ModelUnsupported, "architecture 'gemma3' is not read from GGUF"),
+        ({"architecture": "gemma2"}, ModelUnsupported, "architecture 'gemma2' is not read from GGUF"),
         ({"change": {"model": "bert"}}, ModelUnsupported, "tokenizer is of the kind 'bert'"),
         ({"change": {"pre": "tekken"}}, ModelUnsupported, "splits text by 'tekken'"),
         ({"change": {"merges": ["h e", "broken"]}}, TokenizerUnreadable, "the merge 'broken'"),

@@ -195,7 +195,7 @@ def test_linear_scaling_is_read_and_others_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "expect", "says"),
     [
-        ({"architecture": "gemma3"}, ModelUnsupported, "architecture 'gemma3' is not read from GGUF"),
+        ({"architecture": "gemma2"}, ModelUnsupported, "architecture 'gemma2' is not read from GGUF"),
         (
             {"more": {"blk.0.ffn_gate_inp.weight": np.ones((2, 64), np.float32)}},
             ModelUnsupported,

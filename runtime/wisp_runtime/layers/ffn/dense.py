@@ -9,7 +9,7 @@ from wisp_runtime.layers.linear import Linear
 
 
 class DenseMLP:
-    """``down(silu(gate x) * up x)``, or without a gate ``down(max(up x, 0) ** 2)``.
+    """``down(silu(gate x) * up x)``, with GELU for SiLU, or without a gate ``down(max(up x, 0) ** 2)``.
 
     Args:
         context: position of the layer, and its weights.
@@ -32,6 +32,8 @@ class DenseMLP:
     def _activated(self, x: Array) -> Array:
         if not self._spec.is_gated:
             return self._ops.relu2(x, self._weight, self._bias)
+        if self._spec.activation == "gelu_tanh":
+            return self._ops.geglu(x, self._weight, self._bias)
         if self._spec.gate_scale == 1:
             return self._ops.swiglu(x, self._weight, self._bias)
         return self._ops.scaled_swiglu(x, self._weight, self._bias, self._spec.gate_scale)

@@ -233,6 +233,10 @@ class CpuOps(Elementwise, HeadProjections, RecurrentMixers, Mixture):
         gate_up[:, : gate_up.shape[1] // 2] *= np.float32(gate_scale)
         return self.silu_mul(gate_up)
 
+    def geglu(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.linear` and :func:`.reference.gelu_mul`."""
+        return reference.gelu_mul(self.linear(x, weight, bias))
+
     def relu2(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
         """See :func:`.reference.linear` and :func:`.reference.relu2`."""
         return reference.relu2(self.linear(x, weight, bias))

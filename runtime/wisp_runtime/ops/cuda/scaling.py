@@ -1,4 +1,4 @@
-"""Scaled results and ungated activations of a GPU, which has no kernels for them.
+"""Scaled results, and activations other than gated SiLU, of a GPU, which has no kernels for them.
 
 A start refuses models that need one before a weight is read (:mod:`wisp_plan.hardware.kernel_layers`).
 """
@@ -13,7 +13,7 @@ from wisp_runtime.ops.protocol.gemm import Matrix
 
 
 class Scaling:
-    """Scaling and ungated activations, as :class:`.ops.CudaOps` has them."""
+    """Scaling and those activations, as :class:`.ops.CudaOps` has them."""
 
     def scale(self, x: Array, factor: float) -> Array:  # noqa: ARG002 (no kernel reads them)
         """Refuse."""
@@ -38,6 +38,10 @@ class Scaling:
     ) -> Array:
         """Refuse."""
         _refuse("scaled gates")
+
+    def geglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:  # noqa: ARG002
+        """Refuse."""
+        _refuse("gated GELU")
 
     def relu2(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:  # noqa: ARG002
         """Refuse."""

@@ -24,6 +24,10 @@ class GemmOps(Protocol):
         """Return ``silu(gate_scale * gate) * up``, as :meth:`swiglu` does."""
         ...
 
+    def geglu(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
+        """Return ``gelu(gate) * up``, as :meth:`swiglu` does; GELU with the approximation by tanh."""
+        ...
+
     def relu2(self, x: Array, weight: Matrix, bias: Array | None = None) -> Array:
         """Return ``max(x W^T + bias, 0) ** 2``: ``[N, D]`` to ``[N, F]``."""
         ...

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from wisp_plan.quantization.compact_format import TILE_OUTPUTS
@@ -162,6 +164,23 @@ def silu(x: Array) -> Array:
     return out
 
 
+def gelu(x: Array) -> Array:
+    """Return GELU of each number in its approximation by tanh, a new array.
+
+    Source: Hendrycks & Gimpel 2016, arXiv:1606.08415, section 2.
+    """
+    out = x * x
+    out *= np.float32(0.044715)
+    out += np.float32(1)
+    out *= x
+    out *= np.float32(math.sqrt(2 / math.pi))
+    np.tanh(out, out=out)
+    out += np.float32(1)
+    out *= x
+    out *= np.float32(0.5)
+    return out
+
+
 def relu2(x: Array) -> Array:
     """Replace each number of ``x`` by the square of its positive part; return ``x``.
 
@@ -175,6 +194,14 @@ def silu_mul(gate_up: Array) -> Array:
     """Return ``silu(gate) * up``, where each row of ``gate_up`` ``[N, 2 F]`` is gate, then up: ``[N, F]``."""
     inner = gate_up.shape[1] // 2
     out = silu(gate_up[:, :inner])
+    out *= gate_up[:, inner:]
+    return out
+
+
+def gelu_mul(gate_up: Array) -> Array:
+    """Return ``gelu(gate) * up``, as :func:`silu_mul` does."""
+    inner = gate_up.shape[1] // 2
+    out = gelu(gate_up[:, :inner])
     out *= gate_up[:, inner:]
     return out
 
