@@ -66,7 +66,7 @@ def test_logits_are_those_of_the_cpu(device, random, name, kv):
     spec, cpu, gpu = spec_of(name), CpuOps(8), CudaOps(replace(device, workspace=Workspace()))
     expected_model, model = random_model(spec, cpu, 3), random_model(spec, gpu, 3)
     layers = KvLayers.of(kv, "cuda")
-    gpu.reserve(spec, StepSizes(CONTEXT, 8, CONTEXT, BLOCK_TOKENS, kv=layers))
+    gpu.reserve(spec, StepSizes(CONTEXT, CONTEXT, CONTEXT, BLOCK_TOKENS, kv=layers))  # logits of every row
     gpu.gpu.workspace.seal()
     sizes = {"blocks": blocks_of(CONTEXT), "block_tokens": BLOCK_TOKENS}
     expected_cache = allocate_blocks(spec, cpu, **sizes, kv=KvLayers.of(kv, "cpu"))
