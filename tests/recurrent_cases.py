@@ -129,3 +129,22 @@ def heads_error(got: Array, expected: Array, positions: Array) -> float:
 def states_error(got: Array, expected: Array) -> float:
     """Return the largest error of states ``[slots, Hv, Dk, Dv]``, relative to their head's largest."""
     return float((np.abs(got - expected) / np.abs(expected).max(axis=(2, 3), keepdims=True)).max())
+
+
+def require_close(name: str, got: Array, expected: Array, size: Array, limit: float) -> None:
+    """Fail where ``got`` is NaN, or ``limit`` times ``size`` from ``expected``; say how far and where."""
+    error = np.abs(got - expected) / size
+    error[np.isnan(error)] = np.inf
+    at = np.unravel_index(error.argmax(), error.shape)
+    where = f"at {[int(index) for index in at]} of {list(error.shape)}: {got[at]}, not {expected[at]}"
+    counts = f"{(error >= limit).sum()} past {limit:.2e}, {np.isnan(got).sum()} NaN"
+    assert error[at] < limit, f"{name}: error {error[at]:.2e} {where}; {counts}"
+
+
+def require_equal(name: str, got: Array, expected: Array) -> None:
+    """Fail where an element differs; say where first, and how many do."""
+    differ = np.argwhere(got != expected)
+    if len(differ):
+        at = tuple(differ[0])
+        where = f"{[int(index) for index in at]} of {list(got.shape)}: {got[at]}, not {expected[at]}"
+        raise AssertionError(f"{name}: {len(differ)} differ, the first at {where}")

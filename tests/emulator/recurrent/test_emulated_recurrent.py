@@ -23,6 +23,8 @@ from recurrent_cases import (
     heads_error,
     mild_gates,
     recurrent_batch,
+    require_close,
+    require_equal,
     states_error,
 )
 
@@ -112,11 +114,11 @@ class Case:
                 continue
             untouched.discard(slot)
             size = np.abs(expected[part]).max(axis=-1, keepdims=True)
-            assert (np.abs(got[part] - expected[part]) / size).max() < HALF_ULP + 1e-4
-            error = np.abs(states[slot] - self.wanted[slot]).max(axis=(1, 2))
-            assert (error / np.abs(self.wanted[slot]).max(axis=(1, 2))).max() < state_error
+            require_close("o", got[part], expected[part], size, HALF_ULP + 1e-4)
+            size = np.abs(self.wanted[slot]).max(axis=(1, 2), keepdims=True)
+            require_close(f"state {slot}", states[slot], self.wanted[slot], size, state_error)
         for slot in untouched:
-            assert np.array_equal(states[slot], self.before[slot])
+            require_equal(f"state {slot}", states[slot], self.before[slot])
 
 
 @pytest.mark.parametrize("spec", [FULL, SMALL], ids=["full", "small"])

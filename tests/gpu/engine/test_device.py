@@ -59,6 +59,12 @@ def test_arrays_go_to_the_gpu_and_back(device, random, dtype):
     assert there[5:, 8:].data.ptr - there.data.ptr == (5 * 40 + 8) * dtype.itemsize
 
 
+@pytest.mark.parametrize("copy", [to_host, cp.asnumpy])
+def test_copies_of_strided_arrays_keep_the_stream(device, copy):
+    copy(zeros((4, 6), np.float32)[:, 2:5])  # CuPy makes a stream current for it, and another after it
+    assert cp.cuda.get_current_stream().ptr == device.stream.ptr
+
+
 def test_float32_is_rounded_to_bf16_on_the_host(device, random):
     host = random.standard_normal((3, 7)).astype(np.float32)
     assert np.array_equal(to_host(to_device(host, BF16)), host.astype(BF16))

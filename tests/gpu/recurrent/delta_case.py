@@ -10,7 +10,15 @@ import cupy as cp
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from recurrent_cases import Tokens, delta_gates, delta_rule, delta_weights, recurrent_batch
+from recurrent_cases import (
+    Tokens,
+    delta_gates,
+    delta_rule,
+    delta_weights,
+    recurrent_batch,
+    require_close,
+    require_equal,
+)
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import StepKind
@@ -79,11 +87,11 @@ class DeltaCase:
                 continue
             untouched.discard(slot)
             size = np.abs(expected[part]).max(axis=-1, keepdims=True)
-            assert (np.abs(got[part] - expected[part]) / size).max() < HALF_ULP + 1e-4
-            error = np.abs(states[slot] - self.wanted[slot]).max(axis=(1, 2))
-            assert (error / np.abs(self.wanted[slot]).max(axis=(1, 2))).max() < state_error
+            require_close("o", got[part], expected[part], size, HALF_ULP + 1e-4)
+            size = np.abs(self.wanted[slot]).max(axis=(1, 2), keepdims=True)
+            require_close(f"state {slot}", states[slot], self.wanted[slot], size, state_error)
         kept = sorted(untouched)
-        assert np.array_equal(states[kept], self.before[kept])
+        require_equal("states of others", states[kept], self.before[kept])
 
 
 def bits(array: cp.ndarray) -> np.ndarray:

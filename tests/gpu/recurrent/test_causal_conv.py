@@ -10,7 +10,7 @@ pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent))
 from delta_case import HALF_ULP, Tokens, states_on_device  # noqa: E402
-from recurrent_cases import recurrent_batch  # noqa: E402
+from recurrent_cases import recurrent_batch, require_close, require_equal  # noqa: E402
 
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host  # noqa: E402
@@ -49,8 +49,9 @@ def test_rows_and_states_are_those_of_the_reference(device, channels, has_bias, 
         has_prefills=any(sequence.count > 1 for sequence in sequences),
         out_name="test.conv",
     )
-    assert np.allclose(to_host(got)[:count].astype(np.float32), expected, rtol=HALF_ULP, atol=1e-6)
-    assert np.array_equal(to_host(inputs).astype(np.float32), wanted)
+    got, size = to_host(got)[:count].astype(np.float32), np.abs(expected) + 1e-6 / HALF_ULP
+    require_close("y", got, expected, size, HALF_ULP)
+    require_equal("inputs", to_host(inputs).astype(np.float32), wanted)
 
 
 def test_arrays_that_do_not_fit_are_refused(device):

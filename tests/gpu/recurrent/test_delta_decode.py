@@ -11,6 +11,7 @@ pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent))
 from delta_case import SPECS, DeltaCase, Tokens  # noqa: E402
+from recurrent_cases import require_equal  # noqa: E402
 
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import full_nan, to_host  # noqa: E402
@@ -45,8 +46,8 @@ def test_a_sequence_alone_has_the_bits_that_it_has_in_company(device):
         alone = DeltaCase(SPECS["128"], [*others[:row], sequence, *others[row:]], seed=1)
         alone.given = replace(company.given, batch=alone.batch)
         alone.decode(device, has_norm=True)
-        assert np.array_equal(to_host(alone.out)[row].view(np.uint16), out[row].view(np.uint16))
-        assert np.array_equal(to_host(alone.states)[sequence.slot], states[sequence.slot])
+        require_equal("o", to_host(alone.out)[row].view(np.uint16), out[row].view(np.uint16))
+        require_equal("state", to_host(alone.states)[sequence.slot], states[sequence.slot])
 
 
 def test_arrays_that_do_not_fit_are_refused(device):

@@ -10,9 +10,9 @@ cp = pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent))
 from delta_case import SPECS, DeltaCase, Tokens, bits  # noqa: E402
-from recurrent_cases import recurrent_batch  # noqa: E402
+from recurrent_cases import recurrent_batch, require_close, require_equal  # noqa: E402
 
-from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, to_device  # noqa: E402
+from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, to_device, to_host  # noqa: E402
 from wisp_runtime.ops.cuda.recurrent.arguments import SCAN_WARPS  # noqa: E402
 from wisp_runtime.ops.cuda.recurrent.delta_rule import DeltaInputs, DeltaRule  # noqa: E402
 
@@ -53,8 +53,8 @@ def test_the_launch_changes_no_bit(device, warps):
     first, other = (DeltaCase(SPECS["128"], STEPS["three"], seed=4) for _ in range(2))
     first.prefill(device, warps=4)
     other.prefill(device, warps=warps)
-    assert np.array_equal(bits(first.out), bits(other.out))
-    assert np.array_equal(bits(first.states), bits(other.states))
+    require_equal("o", bits(other.out), bits(first.out))
+    require_equal("states", bits(other.states), bits(first.states))
 
 
 def in_parts(device, case: DeltaCase, parts: list[int]) -> tuple:
@@ -83,12 +83,12 @@ def test_parts_of_multiples_of_64_change_no_bit(device, parts):
     whole, divided = (DeltaCase(SPECS["128"], [Tokens(1000, 0, 3)], seed=9) for _ in range(2))
     expected = in_parts(device, whole, [1000])
     got = in_parts(device, divided, parts)
-    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+    for name, *both in zip(("o", "states"), got, expected, strict=True):
+        require_equal(name, *both)
 
 
 def test_a_part_may_begin_anywhere(device):
     case = DeltaCase(SPECS["128"], [Tokens(1000, 0, 3)], seed=9)
     in_parts(device, case, [1, 99, 65, 335, 1, 499])
-    wanted, got = case.wanted[3], case.states[3].get()
-    error = np.abs(got - wanted).max(axis=(1, 2)) / np.abs(wanted).max(axis=(1, 2))
-    assert error.max() < STATE_ERROR
+    wanted, got = case.wanted[3], to_host(case.states[3])
+    require_close("state", got, wanted, np.abs(wanted).max(axis=(1, 2), keepdims=True), STATE_ERROR)

@@ -10,6 +10,7 @@ pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent))
 from delta_case import HALF_ULP  # noqa: E402
+from recurrent_cases import require_close  # noqa: E402
 
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host  # noqa: E402
@@ -30,7 +31,7 @@ def test_heads_are_normed_then_gated(device, heads, size, tokens, rows):
     z = to_device(both)[:, width:]
     got = GatedNorm(device)(to_device(x), z, to_device(weight), chosen, eps=1e-6, out_name="test.gated")
     wanted = expected if rows is None else expected[rows]
-    assert np.allclose(to_host(got).astype(np.float32), wanted, rtol=HALF_ULP, atol=1e-6)
+    require_close("y", to_host(got).astype(np.float32), wanted, np.abs(wanted) + 1e-6 / HALF_ULP, HALF_ULP)
 
 
 def test_arrays_that_do_not_fit_are_refused(device):

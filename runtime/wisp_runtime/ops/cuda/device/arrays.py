@@ -48,10 +48,14 @@ def to_device(array: Any, dtype: Any = None) -> Array:
 
 
 def to_host(array: Array) -> Any:
-    """Copy an array of the GPU to the host, any strides, same dtype; waits for the current stream."""
-    if array.dtype != BF16 or array.flags.c_contiguous:
-        return cp.asnumpy(array)
-    return cp.asnumpy(cp.ascontiguousarray(array.view(np.uint16))).view(BF16)
+    """Copy an array of the GPU to the host, any strides, same dtype; waits for the current stream.
+
+    Rows are gathered here: ``asnumpy`` of a strided array makes another stream current than ``use`` did.
+    """
+    if not array.flags.c_contiguous:
+        rows = array.view(np.uint16) if array.dtype == BF16 else array
+        array = cp.ascontiguousarray(rows).view(array.dtype)
+    return cp.asnumpy(array)
 
 
 def to_host_float32(array: Array) -> Any:

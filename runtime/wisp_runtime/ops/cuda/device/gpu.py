@@ -100,7 +100,8 @@ def open_gpu(index: int = 0, *, model: str = EVERY_MODEL) -> Gpu:
         cp.cuda.Device(index).use()
         cp.cuda.runtime.free(0)  # makes the context
         stream = _stream(index)
-        stream.use()
+        # Not use(): each copy of a strided array to the host ends by making the top of CuPy's stack current.
+        stream.__enter__()
     handle = ok(cu.cuDeviceGet(index), doing)
     return Gpu(
         index=index,
