@@ -3,6 +3,10 @@
 Launches cycle through several layers, so that states are not in the L2 already; all launches of a round are
 one CUDA graph, its edges programmatic as in a step.
 
+Measured (H200, qwen3.6-35b-a3b): 32 decodes move their states at 71 % of the 4.5 TB/s of the floors. A prompt
+of 8192 takes 3.9 us a chunk, 4 x 2048 2.9. Counted, not profiled: one prompt's scan has 256 warps for 528
+tensor cores, each 504 products of 16 x 8 x 16 a chunk, chunk after chunk; so latency is the likely limit.
+
     PYTHONPATH=tests/bench python tests/bench/kernels/bench_recurrent.py [--rounds 20] [--record PATH]
 """
 
