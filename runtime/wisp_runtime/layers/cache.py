@@ -6,7 +6,7 @@ Which block or slot belongs to which sequence is the engine's business (``engine
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.kv_formats.layers import KvLayers
@@ -149,7 +149,7 @@ def _encoding(kv_format: KvFormat, scales: tuple[float, float]) -> KvEncoding:
 def allocate_blocks(
     spec: ModelSpec, ops: CacheOps, *, blocks: int, block_tokens: int, kv: KvLayers | str = "bf16"
 ) -> ModelCache:
-    """Allocate caches of a model without recurrent state: ``blocks`` blocks of ``block_tokens`` tokens."""
+    """Allocate ``blocks`` blocks of ``block_tokens`` tokens, and of a model with recurrent state one slot."""
     sizes = cache_sizes(
         model_groups(spec, kv),
         blocks,
@@ -158,4 +158,4 @@ def allocate_blocks(
         max_step_tokens=blocks * block_tokens,
         max_context=blocks * block_tokens,
     )
-    return allocate(sizes, ops)
+    return allocate(replace(sizes, state_slots=min(1, sizes.state_slots), snapshots=0), ops)

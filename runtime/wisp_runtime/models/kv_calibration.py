@@ -84,7 +84,9 @@ def keys_and_values(model: Model, ops: Ops) -> dict[int, tuple[Array, Array]]:
     tokens = np.arange(PROMPT_TOKENS) * _TOKEN_STEP % spec.vocab
     cache = allocate_blocks(spec, ops, blocks=blocks_of(PROMPT_TOKENS), block_tokens=BLOCK_TOKENS)
     host = sequence_batch(tokens.tolist(), 0, PROMPT_TOKENS, [PROMPT_TOKENS - 1])
-    names = ("tokens", "positions", "slots", "query_starts", "context_lengths", "block_tables", "logit_rows")
+    of_tokens = "tokens", "positions", "slots", "logit_rows"
+    of_sequences = "query_starts", "context_lengths", "block_tables", "state_slots"
+    names = *of_tokens, *of_sequences
     batch = replace(host, **{name: ops.from_host(getattr(host, name)) for name in names})
     model.forward(replace(batch, other_groups=(batch,) * len(cache.groups)), cache)
     rows = {}

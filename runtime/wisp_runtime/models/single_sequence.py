@@ -20,7 +20,7 @@ def blocks_of(context: int) -> int:
 def sequence_batch(
     tokens: Sequence[int], first: int, context: int, logit_rows: Sequence[int], groups: int = 1
 ) -> Batch:
-    """Return a prefill step of one sequence.
+    """Return a prefill step of one sequence, whose recurrent state is in slot 0.
 
     Args:
         tokens: tokens of the step.
@@ -42,5 +42,6 @@ def sequence_batch(
         query_starts_host=(0, len(tokens)),
         context_lengths_host=(end,),
         kind=StepKind.PREFILL,
+        state_slots=np.zeros(1, np.int32),
     )
     return replace(batch, other_groups=(batch,) * (groups - 1))

@@ -69,7 +69,7 @@ def smoothed(spec: ModelSpec, index: int) -> Iterator[Smoothed]:
         values = tensors["qkv.weight"][2:] + tensors.get("qkv.bias", ())[2:]
         shape = (mixer.kv_heads, mixer.heads // mixer.kv_heads, mixer.head_size)
         yield Smoothed("layers.0.output.weight", tensors["output.weight"], values, share, shape)
-    if isinstance(layer.ffn, DenseSpec) and len(tensors.get("gate_up.weight", ())) == 2:
+    if isinstance(layer.ffn, DenseSpec) and len(set(tensors.get("gate_up.weight", ()))) == 2:
         yield Smoothed("layers.0.gate_up.weight", tensors["gate_up.weight"], tensors["mlp_norm.weight"])
         ups = tensors["gate_up.weight"][1:] + tensors.get("gate_up.bias", ())[1:]
         yield Smoothed("layers.0.down.weight", tensors["down.weight"], ups)

@@ -49,11 +49,11 @@ class LayerRunner:
         self._ropes = RopeTables(cast(Ops, ops), window)
 
     def embed(self, tokens: Sequence[int]) -> Array:
-        """Return the embeddings of ``tokens``, ``[N, D]`` float32, reading only their rows."""
+        """Return the residual stream of ``tokens``, ``[N, D]`` float32, reading only their embeddings."""
         (source,) = next(weight for weight in self._weights if weight.role == "embedding").sources
         table = self._checkpoint.tensors.by_name[source.tensor]
         rows = {token: self._row(table, token) for token in sorted(set(tokens))}
-        return np.stack([rows[token] for token in tokens])
+        return np.stack([rows[token] for token in tokens]) * np.float32(self._spec.embedding_scale)
 
     def _row(self, table: TensorInfo, row: int) -> Array:
         size = table.size_bytes // table.shape[0]
@@ -124,6 +124,10 @@ class _RecordingOps:
     def swiglu(self, x: Array, weight: Any, *rest: Any) -> Array:
         self._keep(x, weight)
         return self._ops.swiglu(x, weight, *rest)
+
+    def scaled_swiglu(self, x: Array, weight: Any, *rest: Any) -> Array:
+        self._keep(x, weight)
+        return self._ops.scaled_swiglu(x, weight, *rest)
 
     def project_qkv(self, x: Array, weight: Any, *rest: Any, **named: Any) -> Array:
         self._keep(x, weight)

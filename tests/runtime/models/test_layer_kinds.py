@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from float64_decoder import decode
-from random_model import new_cache, random_model, step
+from random_model import OPS, new_cache, random_model, step
 
 from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.spec.attention import AttentionSpec
@@ -17,6 +17,7 @@ from wisp_plan.spec.layer import LayerSpec, NormSpec, ParallelSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.rope import RopeSpec
+from wisp_runtime.models.kv_calibration import keys_and_values
 
 NORMS = NormSpec(1e-5)
 ATTENTION = AttentionSpec(4, 2, 8, RopeSpec(rotary_size=8))
@@ -103,6 +104,14 @@ def test_parallel_mixers_have_a_cache_each():
     for index, array in enumerate(arrays):
         array[:] = index
     assert [float(array.max()) for array in arrays] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(("name", "attending"), [("mamba", [1]), ("mamba beside attention", [0, 1])])
+def test_keys_and_values_are_calibrated_beside_states(name, attending):
+    model, _ = random_model(model_of(LAYERS[name]))
+    rows = keys_and_values(model, OPS)
+    assert list(rows) == attending
+    assert all(np.isfinite(array).all() and array.any() for pair in rows.values() for array in pair)
 
 
 @pytest.mark.parametrize(

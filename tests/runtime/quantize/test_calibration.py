@@ -29,6 +29,41 @@ SHAPES = {
     "as many heads, no biases": {"architectures": ["LlamaForCausalLM"], "num_key_value_heads": 4},
     "norms of heads": {"architectures": ["Qwen3ForCausalLM"], "head_dim": 32},
 }
+GRANITE = {
+    "architectures": ["GraniteMoeHybridForCausalLM"],
+    "layer_types": ["attention", "mamba"],
+    "num_local_experts": 0,
+    "shared_intermediate_size": 96,
+    "mamba_n_heads": 8,
+    "mamba_d_state": 16,
+    "embedding_multiplier": 3,
+    "residual_multiplier": 0.5,
+}
+FALCON = {
+    "architectures": ["FalconH1ForCausalLM"],
+    "mamba_d_ssm": 64,
+    "mamba_n_heads": 8,
+    "mamba_d_state": 16,
+    "embedding_multiplier": 3.0,
+    "attention_out_multiplier": 0.8,
+    "ssm_out_multiplier": 0.6,
+    "mlp_multipliers": [0.8, 0.5],
+}
+NEMOTRON = {
+    "architectures": ["NemotronHForCausalLM"],
+    "hybrid_override_pattern": "M-*-",
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 8,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+}
+HYBRIDS = {  # and the tensors that are smoothed
+    "granite": (GRANITE, {"q", "k", "v", "o"}),
+    "falcon": (FALCON, {"gate", "up", "down"}),
+    "nemotron": (NEMOTRON, {"q", "k", "v", "o"}),
+}
 
 
 def uneven(folder, **config):
@@ -55,6 +90,26 @@ def logits(folder, text=TEXT[:64]):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_scales_between_layers_change_no_result(tmp_path, shape):
     folder = uneven(tmp_path / "source", **SHAPES[shape])
+    before = logits(folder)
+    factors = smooth(folder, tmp_path)
+    assert factors["model.layers.1.mlp.down_proj.weight"].inputs.std() > 0.1
+    assert factors["model.layers.0.self_attn.o_proj.weight"].inputs.std() > 0
+    np.testing.assert_allclose(logits(folder), before, rtol=0, atol=2e-5 * np.abs(before).max())
+
+
+@pytest.mark.parametrize("hybrid", HYBRIDS)
+def test_scales_of_hybrids_are_of_the_parts_that_have_one_input(tmp_path, hybrid):
+    config, parts = HYBRIDS[hybrid]
+    folder = uneven(tmp_path / "source", **config)
+    before = logits(folder)
+    factors = smooth(folder, tmp_path)
+    smoothed = {name.split(".")[-2] for name, factor in factors.items() if factor.inputs is not None}
+    assert smoothed == {f"{part}_proj" for part in parts}
+    np.testing.assert_allclose(logits(folder), before, rtol=0, atol=2e-5 * np.abs(before).max())
+
+
+def smooth(folder, state):
+    """Scale the tensors of a checkpoint as before they are rounded; return the factors by tensor."""
     checkpoint = open_checkpoint(folder, read_spec(folder))
     plan, tensors = plan_checkpoint(checkpoint.spec, checkpoint.tensors.by_name, TARGETS["int4"]), {}
     with Files(folder, checkpoint.tensors.files) as files:
@@ -63,15 +118,11 @@ def test_scales_between_layers_change_no_result(tmp_path, shape):
         items = {item.source.name: item for item in plan.quantized}
         found = Calibration(runner, worker, items, checkpoint.tensors.by_name)
         tokens = read_tokens(folder, TEXT, checkpoint.spec.vocab)
-        worker.factors = found.run(checkpoint.spec, tokens, tmp_path, lambda *_: None)
+        worker.factors = found.run(checkpoint.spec, tokens, state, lambda *_: None)
         for tensor in checkpoint.tensors:
             tensors[tensor.name] = worker.read_rows(tensor, 0, tensor.shape[0])
-    before = logits(folder)
-    down = checkpoint.tensors.by_name["model.layers.1.mlp.down_proj.weight"]
-    assert worker.factors[down.name].inputs.std() > 0.1
-    assert worker.factors["model.layers.0.self_attn.o_proj.weight"].inputs.std() > 0
     save_file(tensors, folder / "model.safetensors")
-    np.testing.assert_allclose(logits(folder), before, rtol=0, atol=2e-5 * np.abs(before).max())
+    return worker.factors
 
 
 def test_layers_run_alone_give_the_stream_of_the_model(tmp_path):
