@@ -126,7 +126,7 @@ def wrong_experts(found: Seen, exact: Seen, rounded: Seen) -> list[str]:
         if DEVICE == "cpu":
             noise = min(noise, ROUTING_NOISE)
         gap = gaps(exact.scores[number], route)
-        report(f"mixture {number}: {int((gap > 0).sum())} of {len(gap)} tokens have other experts")
+        print(f"mixture {number}: {int((gap > 0).sum())} of {len(gap)} tokens have other experts")
         if float(gap.max()) > noise:
             faults.append(f"mixture {number}: an expert's score is {float(gap.max()):.3g} too low")
     return faults

@@ -1,10 +1,12 @@
 """Router and experts on the CPU against their formulas, row by row; a row has the same bits in any batch."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from wisp_plan.memory.buffers.cpu import MAX_EXPERT_ROWS
 from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.spec.moe import RouterSpec
 from wisp_plan.spec.weight import WeightSpec
@@ -215,6 +217,27 @@ def test_an_expert_with_more_tokens_than_are_computed_at_once(monkeypatch):
     at_once = OPS.mixture(x, routing, experts)
     monkeypatch.setattr("wisp_runtime.ops.cpu.mixture.MAX_EXPERT_ROWS", 5)
     assert (OPS.mixture(x, routing, experts) == at_once).all()
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["one expert", "all experts"])
+def test_a_mixture_takes_no_more_memory_than_the_ledger_counts(spread):
+    rows, wide, inner = 3000, 256, 64
+    spec = WeightSpec("w", (E, 2 * inner, wide), (), "projection")
+    gate_up = OPS.weight(spec, OPS.weight_arena(OPS.weight_bytes(spec)))
+    spec = replace(spec, shape=(E, wide, inner))
+    down = OPS.weight(spec, OPS.weight_arena(OPS.weight_bytes(spec)))
+    experts = np.argsort(np.random.default_rng(1).random((rows, E)), axis=1)[:, :K].astype(np.int32)
+    routing = Routing(
+        experts if spread else np.tile(np.arange(K, dtype=np.int32), (rows, 1)),
+        np.ones((rows, K), np.float32),
+    )
+    x = np.ones((rows, wide), np.float32)
+    OPS.mixture(x, routing, ExpertWeights(gate_up, down))
+    tracemalloc.start()
+    OPS.mixture(x, routing, ExpertWeights(gate_up, down))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 * (rows * (6 * E + wide) + MAX_EXPERT_ROWS * 6 * (wide + inner))
 
 
 def test_counters_add_up_tokens_and_calls_of_each_expert():

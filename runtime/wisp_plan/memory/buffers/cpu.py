@@ -56,9 +56,10 @@ def _rope_bytes(spec: ModelSpec) -> int:
 
 
 def _experts_bytes(spec: ModelSpec, step: StepSizes) -> int:
-    """Count the mixtures' arrays: scores, the sum, one expert's tokens, its inner rows."""
+    """Count the mixtures' arrays: scores and choices, the sum, and some tokens of one expert on their way."""
     sizes = (
-        step.max_tokens * (6 * moe.router.experts + 3 * spec.hidden) + MAX_EXPERT_ROWS * 5 * moe.inner
+        step.max_tokens * (6 * moe.router.experts + spec.hidden)
+        + MAX_EXPERT_ROWS * (6 * spec.hidden + 6 * moe.inner)
         for moe in spec.ffns(MoeSpec)
     )
     return max(sizes, default=0) * _FLOAT32_BYTES

@@ -57,7 +57,8 @@ class Mixture:
         """See :func:`.reference.mixture`."""
         checks.mixture(x, routing, experts, added)
         compute = partial(self._expert, experts)
-        return reference.mixture(x, routing.experts, routing.weights, compute, added)
+        routed = routing.experts, routing.weights
+        return reference.mixture(x, *routed, compute, added, max_rows=MAX_EXPERT_ROWS)
 
     def scale_rows(self, x: Array, logits: Array) -> Array:
         """See :func:`.reference.scale_rows`."""
@@ -66,12 +67,9 @@ class Mixture:
         return reference.scale_rows(x, logits)
 
     def _expert(self, experts: ExpertWeights, index: int, rows: Array) -> Array:
-        """Return the results of one expert; ``[R, D]`` is overwritten by them, some rows at a time."""
+        """Return the results of one expert, ``[R, D]``."""
         biases = experts.gate_up_bias, experts.down_bias
         into, out = (None if bias is None else bias[index] for bias in biases)
-        for first in range(0, len(rows), MAX_EXPERT_ROWS):
-            some = rows[first : first + MAX_EXPERT_ROWS]
-            inner = linear_by_tiles(some, experts.gate_up[index], into, self._workers)
-            gated = reference.activate(inner, experts.activation)
-            some[:] = linear_by_tiles(gated, experts.down[index], out, self._workers)
-        return rows
+        inner = linear_by_tiles(rows, experts.gate_up[index], into, self._workers)
+        gated = reference.activate(inner, experts.activation)
+        return linear_by_tiles(gated, experts.down[index], out, self._workers)

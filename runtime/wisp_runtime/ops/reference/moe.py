@@ -50,7 +50,15 @@ def choose_experts(logits: Array, spec: RouterSpec, correction: Array | None = N
     return experts.astype(np.int32), weights * np.float32(spec.scale)
 
 
-def mixture(x: Array, experts: Array, weights: Array, expert: Expert, added: Array | None = None) -> Array:
+def mixture(
+    x: Array,
+    experts: Array,
+    weights: Array,
+    expert: Expert,
+    added: Array | None = None,
+    *,
+    max_rows: int | None = None,
+) -> Array:
     """Return ``added`` plus the weighted sum of each row's experts, added in the order of their indices.
 
     Args:
@@ -58,11 +66,15 @@ def mixture(x: Array, experts: Array, weights: Array, expert: Expert, added: Arr
         experts, weights: ``[N, K]`` of :func:`choose_experts`.
         expert: an expert's function.
         added: ``[N, D]``, or None; it is overwritten.
+        max_rows: rows of an expert that are computed at once; None: all.
     """
     out = np.zeros_like(x) if added is None else added
     for index in np.unique(experts).tolist():
-        rows, places = np.nonzero(experts == index)
-        out[rows] += weights[rows, places, None] * expert(index, x[rows])
+        chosen, places = np.nonzero(experts == index)
+        step = max_rows or len(chosen)
+        for first in range(0, len(chosen), step):
+            rows, place = chosen[first : first + step], places[first : first + step]
+            out[rows] += weights[rows, place, None] * expert(index, x[rows])
     return out
 
 
