@@ -37,6 +37,8 @@ PARAMETERS = {
     # What transformers 5.24 counts: the Hub's numbers include encoders of images and drafting heads.
     "qwen3.8-27b": 26_895_998_464,
     "qwen3.5-9b": 8_953_803_264,
+    "qwen3.6-35b-a3b": 34_660_610_688,
+    "qwen3-next-80b-a3b": 79_674_391_296,
 }
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 from wisp_plan.errors import ConfigDamaged, ConfigInvalid, UnknownArchitecture
 from wisp_plan.families import gemma3, llama, mistral, qwen2, qwen3
 from wisp_plan.families.config_files import MAX_CONFIG_BYTES, OWN_FILES
-from wisp_plan.families.hybrid import falcon_h1, granite_hybrid, nemotron_h, qwen3_5
+from wisp_plan.families.hybrid import falcon_h1, granite_hybrid, nemotron_h, qwen3_5, qwen3_5_moe, qwen3_next
 from wisp_plan.families.mixtures import glm4_moe, gpt_oss, mixtral, qwen3_moe
 from wisp_plan.families.reader import REMEDY, ConfigReader
 from wisp_plan.json_object import count_values, shorten
@@ -30,9 +30,9 @@ ReadText = Callable[[str], bytes | None]
 
 _FAMILIES = (
     *(gemma3, llama, mistral, qwen2, qwen3, qwen3_moe, mixtral, glm4_moe, gpt_oss),
-    *(nemotron_h, granite_hybrid, falcon_h1),
+    *(nemotron_h, granite_hybrid, falcon_h1, qwen3_next),
 )
-_FAMILIES_OF_SEVERAL = (qwen3_5,)
+_FAMILIES_OF_SEVERAL = (qwen3_5, qwen3_5_moe)
 TRANSLATORS: dict[str, Translator] = {family.ARCHITECTURE: family.translate for family in _FAMILIES}
 TRANSLATORS |= {name: family.translate for family in _FAMILIES_OF_SEVERAL for name in family.ARCHITECTURES}
 """Translator of each architecture."""

@@ -19,6 +19,7 @@ MAX_VALUES = {
     "hidden_size": 1 << 17,
     "intermediate_size": 1 << 20,
     "moe_intermediate_size": 1 << 20,
+    "shared_expert_intermediate_size": 1 << 20,
     "num_attention_heads": 1 << 12,
     "num_key_value_heads": 1 << 12,
     "head_dim": 1 << 12,

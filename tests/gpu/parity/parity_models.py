@@ -130,6 +130,13 @@ def _qwen3_moe(experts: int, chosen: int, inner: int, **more: Any) -> dict[str, 
     return keys | {"num_experts_per_tok": chosen} | more
 
 
+def _shared_moe(
+    kind: str, experts: int, chosen: int, inner: int, shared: int | None = None, **more: Any
+) -> dict[str, Any]:
+    keys = _qwen3_moe(experts, chosen, inner, shared_expert_intermediate_size=shared or inner)
+    return keys | {"model_type": kind} | more
+
+
 def _mixtral(experts: int, **more: Any) -> dict[str, Any]:
     return {"num_local_experts": experts, "num_experts_per_tok": 2} | more
 
@@ -183,6 +190,24 @@ MIXTURES = (
         is_split=True,
         is_fp8=True,
         **_qwen3_moe(16, 4, 128, norm_topk_prob=True),
+    ),
+    _case(
+        *("Qwen3_5Moe", 512, (6, 2, 256), 512, 1000),
+        is_long=True,
+        **_delta_net(2, 6, 128, 128) | _shared_moe("qwen3_5_moe_text", 32, 4, 128, shared=192),
+    ),
+    _case(
+        *("Qwen3Next", 384, (4, 2, 128), 512, 1001),
+        is_long=True,
+        is_split=True,
+        **_delta_net(3, 6, 64, 128) | _shared_moe("qwen3_next", 24, 3, 72, mlp_only_layers=[1]),
+    ),
+    _case(
+        *("Qwen3Next", 512, (4, 2, 128), 512, 1000),
+        is_long=False,
+        is_split=True,
+        is_fp8=True,
+        **_delta_net(2, 4, 128, 128) | _shared_moe("qwen3_next", 16, 4, 128),
     ),
 )
 CASES += MIXTURES

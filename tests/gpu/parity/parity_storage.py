@@ -26,7 +26,7 @@ def stored_tensors(case: Any, model: Any) -> dict[str, Any]:
     corrections = {name: buffer for name, buffer in model.named_buffers() if "correction" in name}
     quantized: dict[str, Any] = {}
     for name, tensor in stored.items():
-        if case.is_fp8 and re.search(r"(_proj|experts).*weight$", name):
+        if case.is_fp8 and re.search(r"(_proj|experts).*weight$", name) and "in_proj_ba" not in name:
             codes, scales = _in_blocks(tensor)  # views of the model's
             quantized |= {name: codes, f"{name}_scale_inv": scales}
         else:

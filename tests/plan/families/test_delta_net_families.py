@@ -10,6 +10,7 @@ from wisp_plan.memory.cache import kv_bytes_per_token, model_groups
 from wisp_plan.presets import shape_config, shape_spec
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.weights.tensors import expected_tensors
 
 CONFIG = shape_config("qwen3.5-9b")
@@ -112,3 +113,27 @@ def test_impossible_keys_are_refused_by_name(changes, key):
     assert caught.value.key == key
     with pytest.raises(ConfigInvalid, match=f"text_config.{key}|{key}"):
         parse_config(with_images(text_config=with_images()["text_config"] | changes))
+
+
+MIXTURE = shape_config("qwen3.6-35b-a3b")
+
+
+def test_mixtures_of_qwen3_5_have_a_gated_shared_expert_and_weights_that_sum_to_one():
+    spec = parse_config(MIXTURE | {"norm_topk_prob": False})  # Qwen3.5's transformers ignores it
+    (moe,) = {layer.ffn for layer in spec.layers}
+    assert (moe.router.experts, moe.router.chosen, moe.inner, moe.shared.inner) == (256, 8, 512, 512)
+    assert moe.has_shared_gate
+    assert moe.router.normalizes
+    assert parse_config(MIXTURE | {"shared_expert_intermediate_size": 640}).layers[0].ffn.shared.inner == 640
+
+
+def test_qwen3_next_has_grouped_projections_and_dense_layers_where_its_config_says():
+    config = shape_config("qwen3-next-80b-a3b") | {"mlp_only_layers": [2], "norm_topk_prob": False}
+    spec = parse_config(config)
+    assert all(mixer.is_grouped for mixer in spec.mixers(DeltaNetSpec))
+    dense = [index for index, layer in enumerate(spec.layers) if isinstance(layer.ffn, DenseSpec)]
+    assert (dense, spec.layers[2].ffn.inner) == ([2], 5120)
+    assert not spec.layers[0].ffn.router.normalizes
+    names = [tensor.name for tensor in expected_tensors(spec) if ".layers.0." in tensor.name]
+    assert "model.layers.0.linear_attn.in_proj_qkvz.weight" in names
+    assert "model.layers.0.mlp.shared_expert_gate.weight" in names

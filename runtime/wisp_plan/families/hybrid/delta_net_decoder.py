@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from wisp_plan.families.dense import Biases, Defaults, read_dense_decoder
@@ -16,9 +15,6 @@ FULL, LINEAR = "full_attention", "linear_attention"
 _INTERVAL = 4
 _ROTARY_SHARE = 0.25
 
-ChooseFfn = Callable[[int, object], object]
-"""``choose(index, dense)``: the feed-forward block of a layer; ``dense``: that of a dense model."""
-
 
 def read_delta_net_decoder(
     reader: ConfigReader,
@@ -27,9 +23,8 @@ def read_delta_net_decoder(
     *,
     defaults: Defaults,
     is_grouped: bool,
-    choose_ffn: ChooseFfn = lambda _index, dense: dense,
 ) -> ModelSpec:
-    """Read a model whose norms are zero-centred, and whose attention has an output gate and norms of Q and K.
+    """Read a model with zero-centred norms, whose attention has an output gate and norms of Q and K.
 
     Args:
         is_grouped: whether the checkpoint stores the projections of DeltaNet a key head at a time.
@@ -54,8 +49,7 @@ def read_delta_net_decoder(
     }
     norms = NormSpec(dense.final_norm.eps, is_zero_centred=True)
     layers = tuple(
-        LayerSpec(mixers[kind], choose_ffn(index, dense.layers[0].ffn), norms)
-        for index, kind in enumerate(_read_kinds(reader, len(dense.layers)))
+        LayerSpec(mixers[kind], dense.layers[0].ffn, norms) for kind in _read_kinds(reader, len(dense.layers))
     )
     return replace(dense, layers=layers, final_norm=norms)
 

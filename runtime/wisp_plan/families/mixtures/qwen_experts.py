@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from wisp_plan.families.mixtures.experts import read_chosen, read_experts
 from wisp_plan.families.reader import ConfigReader
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 
 
@@ -24,6 +27,13 @@ def read_qwen_mixture(
         normalizes=reader.flag("norm_topk_prob", normalizes),
     )
     return MoeSpec(router, reader.integer("moe_intermediate_size", inner))
+
+
+def read_shared_mixture(reader: ConfigReader, *, experts: int, chosen: int, inner: int) -> MoeSpec:
+    """Read a mixture with a gated shared expert; arguments as of :func:`read_qwen_mixture`."""
+    moe = read_qwen_mixture(reader, experts=experts, chosen=chosen, inner=inner, normalizes=True)
+    shared = DenseSpec(reader.integer("shared_expert_intermediate_size", inner))
+    return replace(moe, shared=shared, has_shared_gate=True)
 
 
 def read_sparse_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
