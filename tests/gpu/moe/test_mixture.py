@@ -20,7 +20,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16, to_device  # noqa: E402
 from wisp_runtime.ops.protocol.moe import Routing  # noqa: E402
 
 TOKENS = [1, 7, 64, 300, 2048]
-TOLERANCE = 2**-7  # results of experts, and their inner ones, are rounded to bf16
+TOLERANCE = 2**-7  # of what is rounded to bf16: results, those of experts, and their inner ones
 
 
 @pytest.fixture(scope="module")
