@@ -37,6 +37,9 @@ WITHOUT_KERNELS: Mapping[str, HasPart] = {
     "Mamba-2": _mixer(MambaSpec),
     "mixers in parallel": lambda layer: isinstance(layer.mixer, ParallelSpec),
     "activations other than gated SiLU": _mlp(lambda mlp: mlp.activation != "silu"),
+    "experts in a latent space": lambda layer: (
+        isinstance(layer.ffn, MoeSpec) and layer.ffn.latent is not None
+    ),
     "scaled results of an MLP": _mlp(lambda mlp: (mlp.gate_scale, mlp.scale) != (1, 1)),
     "norms behind a block": lambda layer: layer.norms.follow,
 }

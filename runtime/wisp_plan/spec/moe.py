@@ -46,6 +46,8 @@ class MoeSpec:
         has_bias: biases of the experts' projections, inside of what is weighted.
         shared: block that every token passes; None: there is none.
         has_shared_gate: whether its result is multiplied by ``sigmoid`` of a logit a token.
+        latent: width of the experts' inputs and results, which projections of all tokens reach from D and
+            lead back from; None: D. Router and shared expert are as wide as the model.
     """
 
     router: RouterSpec
@@ -54,6 +56,7 @@ class MoeSpec:
     has_bias: bool = False
     shared: DenseSpec | None = None
     has_shared_gate: bool = False
+    latent: int | None = None
 
     @property
     def is_gated(self) -> bool:

@@ -104,6 +104,10 @@ MAMBA_CASES = (
         _nemotron("MEM*E", 8, 80, 8, **_RELU2_EXPERTS),
     ),
     MambaCase(
+        *("latent experts", "NemotronH", 384, (6, 2, 64), 768, 1001, False),
+        _nemotron("ME*ME", 8, 64, 2, **_RELU2_EXPERTS, moe_latent_size=128),
+    ),
+    MambaCase(
         *("experts", "GraniteMoeHybrid", 512, (8, 2, 64), 256, 1000, True),
         _granite(16, 64, 1, **_EXPERTS),
     ),

@@ -10,6 +10,7 @@ import pytest
 
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.config import parse_config, parse_config_text
+from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.mamba_presets import MAMBAS
 from wisp_plan.memory.cache import kv_bytes_per_token, model_groups
 from wisp_plan.presets import shape_config, shape_spec
@@ -64,6 +65,23 @@ def test_nemotron_has_no_positions_and_experts_of_squared_relu():
     assert spec.mixers(MambaSpec) == (MambaSpec(64, 64, 128, groups=8),)
     router = RouterSpec(128, 6, "sigmoid", has_correction_bias=True, scale=2.5)
     assert spec.ffns(MoeSpec) == (MoeSpec(router, 1856, "relu2", shared=DenseSpec(3712, "relu2")),)
+
+
+def test_experts_may_be_in_a_latent_space():
+    spec = spec_of(NEMOTRON_MOE, moe_latent_size=1024)
+    (mixture,) = spec.ffns(MoeSpec)
+    assert mixture.latent == 1024
+    shapes = {tensor.name: tensor.shape for tensor in expected_tensors(spec)}
+    expected = {
+        "fc1_latent_proj.weight": (1024, 2688),
+        "fc2_latent_proj.weight": (2688, 1024),
+        "experts.5.up_proj.weight": (1856, 1024),
+        "experts.5.down_proj.weight": (1024, 1856),
+        "gate.weight": (128, 2688),
+        "shared_experts.up_proj.weight": (3712, 2688),
+    }
+    assert {name: shapes[f"backbone.layers.1.mixer.{name}"] for name in expected} == expected
+    assert "experts in a latent space" in missing_kernels(spec)
 
 
 def test_granites_factors_are_in_embeddings_scores_logits_and_eps():
@@ -169,7 +187,11 @@ def test_layers_may_be_spelled_otherwise_or_left_out(name, changes):
         (NEMOTRON, {"sliding_window": 4096}, "sliding_window is 4096; expected null"),
         (NEMOTRON, {"n_groups": 7}, r"n_groups is 7; expected a divisor of mamba_num_heads \(128\)"),
         (NEMOTRON, {"conv_kernel": 1}, "conv_kernel is 1; expected a whole number of at least 2"),
-        (NEMOTRON_MOE, {"moe_latent_size": 1024}, "moe_latent_size is 1024; expected null"),
+        (
+            NEMOTRON_MOE,
+            {"moe_latent_size": 1024, "mlp_bias": True},
+            "mlp_bias is True; expected false, as moe_",
+        ),
         (NEMOTRON_MOE, {"n_shared_experts": 2}, "n_shared_experts is 2; expected 1"),
         (NEMOTRON_MOE, {"n_group": 5}, "n_group is 5"),
         (NEMOTRON_MOE, {"moe_intermediate_size": ...}, "moe_intermediate_size is missing"),

@@ -62,15 +62,16 @@ def mlp(spec, own, x):
 
 def mixture(spec, own, x):
     out = mlp(spec.shared, {name.removeprefix("shared."): value for name, value in own.items()}, x)
+    into, back = (own.get(f"{side}_latent.weight", np.eye(x.shape[1])) for side in ("into", "from"))
     for row, logits in enumerate(x @ own["router.weight"].T):
         for expert, weight in routed(spec.router, logits, own.get("router.correction", 0.0)):
-            inner = own["experts.gate_up.weight"][expert] @ x[row]
+            inner = own["experts.gate_up.weight"][expert] @ (into @ x[row])
             if spec.is_gated:
                 gate, up = np.split(inner, 2)
                 inner = silu(gate) * up
             else:
                 inner = np.maximum(inner, 0) ** 2
-            out[row] += weight * own["experts.down.weight"][expert] @ inner
+            out[row] += weight * (back @ (own["experts.down.weight"][expert] @ inner))
     return out
 
 

@@ -79,6 +79,9 @@ CONFIGS = {
     "nemotron_h, experts": NEMOTRON
     | RELU2_EXPERTS
     | {"hybrid_override_pattern": "MEM*E", "num_hidden_layers": 5},
+    "nemotron_h, latent experts": NEMOTRON
+    | RELU2_EXPERTS
+    | {"hybrid_override_pattern": "ME*ME", "num_hidden_layers": 5, "moe_latent_size": 16},
     "granitemoehybrid": GRANITE | {"num_local_experts": 6, "num_experts_per_tok": 2},
     "granitemoehybrid, dense": GRANITE | {"num_local_experts": 0, "position_embedding_type": "rope"},
     "falcon_h1": FALCON,

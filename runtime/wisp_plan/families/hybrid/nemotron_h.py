@@ -1,8 +1,8 @@
 """Nemotron-H: one mixer or feed-forward block a layer, attention without positions, ungated squared ReLU.
 
-Nemotron Nano 2 has MLPs, Nemotron 3 Nano mixtures of experts with DeepSeek's router. transformers bounds time
-steps of prompts by ``time_step_min``, a bound of the initialization; decoding and vLLM do not, nor does this.
-Layers that draft tokens (``mtp.*``) are not used.
+Nemotron Nano 2 has MLPs, Nemotron 3 Nano mixtures of experts with DeepSeek's router, Nemotron 3 Super has
+them in a latent space. transformers bounds time steps of prompts by ``time_step_min``, a bound of the
+initialization; decoding and vLLM do not, nor does this. Layers that draft tokens (``mtp.*``) are not used.
 """
 
 from __future__ import annotations
@@ -102,7 +102,8 @@ def _require_known(reader: ConfigReader) -> None:
     require_value(reader, "mamba_hidden_act", "silu")
     require_value(reader, "attention_bias", False)
     require_value(reader, "sliding_window", None)
-    require_value(reader, "moe_latent_size", None)
+    if reader.values.get("moe_latent_size") is not None and reader.flag("mlp_bias", False):
+        raise reader.bad("mlp_bias", "false, as moe_latent_size is set")
     require_value(reader, "n_shared_experts", 1)
 
 
@@ -147,8 +148,13 @@ def _read_mixture(reader: ConfigReader) -> MoeSpec:
         chosen_groups=chosen_groups,
         scale=reader.number("routed_scaling_factor", 1.0),
     )
-    shared = _read_mlp(reader, "moe_shared_expert_intermediate_size")
-    return MoeSpec(router, reader.integer("moe_intermediate_size"), "relu2", shared=shared)
+    return MoeSpec(
+        router,
+        reader.integer("moe_intermediate_size"),
+        "relu2",
+        shared=_read_mlp(reader, "moe_shared_expert_intermediate_size"),
+        latent=reader.optional_integer("moe_latent_size", minimum=1),
+    )
 
 
 _MODULE = "mixer"

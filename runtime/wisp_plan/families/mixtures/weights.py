@@ -25,6 +25,7 @@ class ExpertNames:
         router, correction: names in the block.
         gate, up, down: projections of one expert.
         shared, shared_gate: names in the block; Qwen's, whose shared expert has a gate, and DeepSeek's.
+        into_latent, from_latent: projections of experts in a latent space.
     """
 
     block: str = "mlp"
@@ -36,6 +37,8 @@ class ExpertNames:
     down: str = "down_proj"
     shared: tuple[str, str] = ("shared_expert", "shared_experts")
     shared_gate: str = "shared_expert_gate"
+    into_latent: str = "fc1_latent_proj"
+    from_latent: str = "fc2_latent_proj"
 
 
 NAMES = ExpertNames()
@@ -47,7 +50,14 @@ def moe_weights(
     """Declare the mixture of a layer, which is ``name`` in the model and ``tensor`` in the checkpoint."""
     block, in_one = f"{tensor}.{names.block}", f"{tensor}.{names.block_in_one or names.block}"
     yield from router_weights(spec, hidden, name, (block, in_one), names)
-    yield from expert_weights(spec, hidden, name, (f"{block}.experts", f"{in_one}.experts"), names)
+    experts = f"{block}.experts", f"{in_one}.experts"
+    yield from expert_weights(spec, spec.latent or hidden, name, experts, names)
+    if spec.latent is not None:
+        into, out = (spec.latent, hidden), (hidden, spec.latent)
+        sources = stacked((f"{block}.{names.into_latent}.weight", into))
+        yield WeightSpec(f"{name}.into_latent.weight", into, sources, "projection")
+        sources = stacked((f"{block}.{names.from_latent}.weight", out))
+        yield WeightSpec(f"{name}.from_latent.weight", out, sources, "projection")
     if spec.shared is not None:
         shared = names.shared[0] if spec.has_shared_gate else names.shared[1]
         yield from mlp_weights(spec.shared, hidden, f"{name}.shared", f"{block}.{shared}")

@@ -1,4 +1,4 @@
-"""Mixture of experts: router, experts, and a shared expert with or without a gate."""
+"""Mixture of experts: router, experts, some in a latent space, a shared expert with or without a gate."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import DenseMLP
+from wisp_runtime.layers.linear import Linear
 from wisp_runtime.ops.protocol.moe import ExpertWeights
 
 
@@ -30,13 +31,23 @@ class MixtureOfExperts:
             weights.get(f"{prefix}.experts.down.bias"),
             spec.activation,
         )
+        self._latent = None
+        if spec.latent is not None:
+            sides = "into_latent", "from_latent"
+            self._latent = tuple(Linear(context.ops, weights, f"{prefix}.{side}") for side in sides)
         self._shared = None if spec.shared is None else DenseMLP(context, spec.shared, "shared")
         self._shared_gate = weights[f"{prefix}.shared_gate.weight"] if spec.has_shared_gate else None
 
     def __call__(self, x: Array) -> Array:
         """Map ``[N, D]`` to ``[N, D]``."""
         routing = self._ops.route(x, self._router, self._spec.router, counts=self._counts, **self._biases)
-        return self._ops.mixture(x, routing, self._experts, self._of_shared(x))
+        if self._latent is None:
+            return self._ops.mixture(x, routing, self._experts, self._of_shared(x))
+        into, out = self._latent
+        mixed = out(self._ops.mixture(into(x), routing, self._experts, None))
+        if (shared := self._of_shared(x)) is not None:
+            self._ops.add_scaled(shared, mixed, 1.0)
+        return mixed
 
     def _of_shared(self, x: Array) -> Array | None:
         if self._shared is None:
