@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import transformers
 from mamba_configs import MAMBA_CASES
-from parity_storage import QUANTIZATION, stored_tensors
+from parity_storage import FP8, MXFP4, stored_tensors
 from safetensors.torch import save_file
 
 LAYERS = 4
@@ -32,6 +32,7 @@ class Case:
         is_long: whether lengths of thousands are compared too.
         is_split: whether experts are stored one by one, under their family's names.
         is_fp8: whether projections and experts are stored in E4M3 with a scale a block.
+        is_mxfp4: whether experts are stored in E2M1 with an exponent for 32 columns.
     """
 
     name: str
@@ -39,11 +40,22 @@ class Case:
     is_long: bool = True
     is_split: bool = False
     is_fp8: bool = False
+    is_mxfp4: bool = False
+
+    @property
+    def quantization(self) -> dict[str, Any]:
+        """Keys of its ``config.json`` that say how it is stored."""
+        return FP8 if self.is_fp8 else MXFP4 if self.is_mxfp4 else {}
 
     @property
     def is_mixture(self) -> bool:
         """Whether some layers are mixtures of experts."""
         return "num_experts_per_tok" in self.config
+
+    @property
+    def has_transposed_experts(self) -> bool:
+        """Whether matrices of experts are ``[in, out]``."""
+        return self.config["model_type"] == "gpt_oss"
 
     @property
     def has_delta_net(self) -> bool:
@@ -71,6 +83,7 @@ def _case(
     is_long: bool,
     is_split: bool = False,
     is_fp8: bool = False,
+    is_mxfp4: bool = False,
     **more: Any,
 ) -> Case:
     config = {
@@ -93,8 +106,8 @@ def _case(
         "eos_token_id": 1,
     } | more
     name = f"{architecture.lower()} D{hidden} H{heads[0]}/{heads[1]}x{heads[2]} F{mlp} V{vocab}"
-    name += " in FP8" if is_fp8 else " one by one" if is_split else ""
-    return Case(name, config, is_long, is_split, is_fp8)
+    name += " in FP8" if is_fp8 else " in MXFP4" if is_mxfp4 else " one by one" if is_split else ""
+    return Case(name, config, is_long, is_split, is_fp8, is_mxfp4)
 
 
 _LLAMA3 = {
@@ -144,6 +157,19 @@ def _mixtral(experts: int, **more: Any) -> dict[str, Any]:
 def _glm(experts: int, chosen: int, inner: int, **more: Any) -> dict[str, Any]:
     keys = {"model_type": "glm4_moe", "n_routed_experts": experts, "moe_intermediate_size": inner}
     return keys | {"num_experts_per_tok": chosen, "partial_rotary_factor": 0.5, "num_mtp_layers": 0} | more
+
+
+def _gpt_oss(experts: int, chosen: int, window: int) -> dict[str, Any]:
+    scaling = {"rope_type": "yarn", "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}
+    return {
+        "model_type": "gpt_oss",
+        "num_local_experts": experts,
+        "num_experts_per_tok": chosen,
+        "sliding_window": window,
+        "attention_bias": True,
+        "rope_theta": 150000.0,
+        "rope_scaling": scaling | {"original_max_position_embeddings": 1024},
+    }
 
 
 _GROUPS = {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 2}
@@ -209,6 +235,8 @@ MIXTURES = (
         is_fp8=True,
         **_delta_net(2, 4, 128, 128) | _shared_moe("qwen3_next", 16, 4, 128),
     ),
+    _case("GptOss", 512, (8, 2, 64), 320, 1000, is_long=True, **_gpt_oss(16, 4, 128)),
+    _case("GptOss", 320, (16, 2, 64), 96, 1001, is_long=True, is_mxfp4=True, **_gpt_oss(8, 3, 40)),
 )
 CASES += MIXTURES
 MAMBAS = tuple(
@@ -235,8 +263,7 @@ def write_model(case: Case, folder: Path) -> Any:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(case.config))
     config = transformers.AutoConfig.from_pretrained(folder)
-    if case.is_fp8:
-        (folder / "config.json").write_text(json.dumps(case.config | QUANTIZATION))
+    (folder / "config.json").write_text(json.dumps(case.config | case.quantization))
     model = transformers.AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="eager"
     ).eval()
@@ -272,9 +299,10 @@ def _distribution(name: str, parameter: Any, case: Case) -> tuple[float, float]:
         return 0.0, 1.0
     if name.endswith(".dt_bias") and not case.has_delta_net:
         return -2.0, 1.5  # heads that forget within a few tokens, and within a thousand
-    if name.endswith((".bias", ".dt_bias")):
+    if name.endswith(("bias", ".sinks")):
         return 0.0, 0.3
     if "embed" in name:
         return 0.0, _EMBEDDING_DEVIATION
     gain = next((gain for part, gain in _GAINS.items() if part in name), 1.0)
-    return 0.0, gain / math.sqrt(parameter.shape[-1])
+    is_transposed = parameter.ndim == 3 and case.has_transposed_experts
+    return 0.0, gain / math.sqrt(parameter.shape[-2 if is_transposed else -1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -78,8 +78,7 @@ class Ours:
         spec, random = self.model.spec, np.random.default_rng(9)
         widths = [-(-len(tokens) // BLOCK_TOKENS) for tokens in sequences]
         cache = self._unwritten_cache(sum(widths) + 3, len(sequences))
-        order = random.permutation(cache.blocks).tolist()
-        blocks = [[order.pop() for _ in range(width)] for width in widths]
+        blocks = [_scattered(random.permutation(cache.blocks).tolist(), widths) for _ in cache.groups]
         streams = [
             [np.empty((len(tokens), spec.hidden), np.float32) for _ in range(len(spec.layers) + 1)]
             for tokens in sequences
@@ -133,21 +132,16 @@ class Ours:
                 array[:] = np.nan
         return cache
 
-    def _batch(self, sequences: list[list[int]], blocks: list[list[int]], step: Step) -> Batch:
+    def _batch(self, sequences: list[list[int]], blocks: list[list[list[int]]], step: Step) -> Batch:
+        """Return the batch of a step; ``blocks`` are those of each paged group's sequences."""
         counts = [chunk.count for chunk in step]
         starts = (0, *np.cumsum(counts).tolist())
         contexts = tuple(chunk.first + chunk.count for chunk in step)
         positions = np.concatenate([np.arange(chunk.first, chunk.first + chunk.count) for chunk in step])
-        tables = np.zeros((len(step), max(len(blocks[chunk.row]) for chunk in step)), np.int32)
-        for row, chunk in enumerate(step):
-            tables[row, : len(blocks[chunk.row])] = blocks[chunk.row]
-        rows = np.repeat(np.arange(len(step)), counts)
-        slots = (
-            tables[rows, positions // BLOCK_TOKENS].astype(np.int64) * BLOCK_TOKENS + positions % BLOCK_TOKENS
-        )
         tokens = [sequences[row][first : first + count] for row, first, count in step]
         place = self.ops.from_host
-        return Batch(
+        (slots, tables), *others = (_places(of_group, step, positions) for of_group in blocks)
+        batch = Batch(
             tokens=place(np.concatenate(tokens).astype(np.int32)),
             positions=place(positions.astype(np.int32)),
             slots=place(slots),
@@ -160,6 +154,23 @@ class Ours:
             kind=StepKind.DECODE if set(counts) == {1} else None,
             state_slots=place(np.array([chunk.row for chunk in step], np.int32)),
         )
+        groups = [replace(batch, slots=place(slots), block_tables=place(tables)) for slots, tables in others]
+        return replace(batch, other_groups=tuple(groups))
+
+
+def _scattered(order: list[int], widths: list[int]) -> list[list[int]]:
+    """Return blocks of each sequence, taken from ``order``."""
+    return [[order.pop() for _ in range(width)] for width in widths]
+
+
+def _places(blocks: list[list[int]], step: Step, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return slots and block tables of a step in one paged group."""
+    tables = np.zeros((len(step), max(len(blocks[chunk.row]) for chunk in step)), np.int32)
+    for row, chunk in enumerate(step):
+        tables[row, : len(blocks[chunk.row])] = blocks[chunk.row]
+    rows = np.repeat(np.arange(len(step)), [chunk.count for chunk in step])
+    blocks_of_tokens = tables[rows, positions // BLOCK_TOKENS].astype(np.int64)
+    return blocks_of_tokens * BLOCK_TOKENS + positions % BLOCK_TOKENS, tables
 
 
 def all_at_once(lengths: list[int]) -> list[Step]:

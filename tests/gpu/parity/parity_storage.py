@@ -1,4 +1,4 @@
-"""Tensors of a model of transformers as a checkpoint stores them: experts in one or one by one, FP8."""
+"""Tensors of a model of transformers as a checkpoint stores them: experts apart or in one, FP8, MXFP4."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import torch
 
 BLOCK = 128
-QUANTIZATION = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}}
+FP8 = {"quantization_config": {"quant_method": "fp8", "weight_block_size": [BLOCK, BLOCK]}}
+GROUP = 32
+MXFP4 = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 _NAMES = {
     "MixtralForCausalLM": (".block_sparse_moe.", ("w1", "w3", "w2")),
@@ -18,7 +21,7 @@ _NAMES = {
 
 
 def stored_tensors(case: Any, model: Any) -> dict[str, Any]:
-    """Return the tensors to store, in bf16 or FP8; the model's weights become what FP8 can hold."""
+    """Return the tensors to store, in bf16, FP8 or MXFP4; the model's weights become what those can hold."""
     tensors = dict(model.named_parameters())
     stored = {name: tensor.detach() for name, tensor in tensors.items()}
     if case.is_split:
@@ -29,6 +32,9 @@ def stored_tensors(case: Any, model: Any) -> dict[str, Any]:
         if case.is_fp8 and re.search(r"(_proj|experts).*weight$", name) and "in_proj_ba" not in name:
             codes, scales = _in_blocks(tensor)  # views of the model's
             quantized |= {name: codes, f"{name}_scale_inv": scales}
+        elif case.is_mxfp4 and tensor.ndim == 3:
+            blocks, scales = _in_groups(tensor.transpose(1, 2))
+            quantized |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
         else:
             quantized[name] = tensor.to(torch.bfloat16)
     return {_published(name): tensor.contiguous() for name, tensor in (quantized | corrections).items()}
@@ -83,3 +89,15 @@ def _in_blocks(matrix: Any) -> tuple[Any, Any]:
             scales[row, column] = scale
             matrix[at] = codes[at].float() * scale
     return codes, scales
+
+
+def _in_groups(rows: Any) -> tuple[Any, Any]:
+    """Round rows ``[E, out, in]`` in place to E2M1 with an exponent for 32 columns; return both as bytes."""
+    groups = rows.unflatten(-1, (-1, GROUP))
+    exponents = torch.floor(torch.log2(groups.abs().amax(dim=-1, keepdim=True))) - 2
+    numbers, magnitudes = groups / torch.exp2(exponents), torch.tensor(E2M1)
+    codes = (numbers.abs()[..., None] - magnitudes).abs().argmin(dim=-1)
+    rows.copy_((magnitudes[codes] * numbers.sign() * torch.exp2(exponents)).flatten(-2))
+    codes = codes + 8 * (numbers < 0)
+    blocks = codes[..., ::2] | codes[..., 1::2] << 4
+    return blocks.to(torch.uint8), (exponents[..., 0] + 127).to(torch.uint8)

@@ -8,6 +8,9 @@ import pytest
 
 from wisp_plan.errors import ConfigInvalid
 from wisp_plan.families.config import parse_config
+from wisp_plan.fit.verdict import FitRequest, check
+from wisp_plan.hardware.gpus import find_card, usable_bytes
+from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.memory.cache import kv_bytes_per_token, model_groups
 from wisp_plan.presets import shape_config, shape_spec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
@@ -53,6 +56,22 @@ def test_mxfp4_is_held_as_it_is_stored(name, gigabytes):
     assert sizes.format == "mxfp4, bf16"
     # the published files, and padding: 2,880 columns lie in tiles of 256
     assert 1 < (sizes.weights + sizes.scales) / 1e9 / gigabytes < 3072 / 2880
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "max_context"),
+    [
+        ("gpt-oss-20b", "l4", 131072),
+        ("gpt-oss-120b", "a100-40gb", None),
+        ("gpt-oss-120b", "h100", 121760),  # 65.6 GiB of weights leave so much
+        ("gpt-oss-120b", "h200", 131072),
+    ],
+)
+def test_it_fits_the_cards_that_it_was_made_for(name, card, max_context):
+    gpu = find_card(card)
+    request = FitRequest(max_concurrent=32, formats_available=kernel_formats(None))
+    fit = check(shape_spec(name), request, available_bytes=usable_bytes(gpu), device_name=gpu.name)
+    assert (fit.max_context if fit.fits else None) == max_context
 
 
 def test_absent_keys_have_transformers_defaults():

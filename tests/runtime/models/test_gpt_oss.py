@@ -53,22 +53,27 @@ CONFIG = {
 MXFP4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
 
 
-def write(folder, *, is_mxfp4):
-    """Write a random checkpoint whose clamps, sinks and biases all matter."""
-    random = np.random.default_rng(3)
-    config = CONFIG | ({"quantization_config": MXFP4} if is_mxfp4 else {})
+def write(folder, *, is_mxfp4, gain=3.0, **changes):
+    """Write a random checkpoint whose clamps, sinks and biases all matter; the more the higher the gain."""
+    random, plain = np.random.default_rng(3), CONFIG | changes
+    config = plain | ({"quantization_config": MXFP4} if is_mxfp4 else {})
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(config))
     tensors = {}
-    for tensor in expected_tensors(parse_config(CONFIG)):
+    for tensor in expected_tensors(parse_config(plain)):
         values = random.standard_normal(tensor.shape)
         if tensor.name.endswith(("_proj", "_proj.weight", "router.weight", "lm_head.weight")):
-            values *= 3 / np.sqrt(tensor.shape[-2 if values.ndim == 3 else -1])
+            values *= (4.0 if "o_proj" in tensor.name else gain) / np.sqrt(
+                tensor.shape[-2 if values.ndim == 3 else -1]
+            )
         if is_mxfp4 and values.ndim == 3:
             experts, inputs, outputs = values.shape
             blocks = random.integers(0, 256, (experts, outputs, inputs // 32, 16), np.uint8)
             tensors[f"{tensor.name}_blocks"] = blocks
-            tensors[f"{tensor.name}_scales"] = random.integers(123, 126, blocks.shape[:-1], np.uint8)
+            smallest = 122 + round(np.log2(gain / np.sqrt(inputs / 16)))
+            tensors[f"{tensor.name}_scales"] = random.integers(
+                smallest, smallest + 3, blocks.shape[:-1], np.uint8
+            )
         else:
             tensors[tensor.name] = values.astype(ml_dtypes.bfloat16)
     save_file(tensors, folder / "model.safetensors")
