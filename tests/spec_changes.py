@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.layer import LayerSpec
-from wisp_plan.spec.model import ModelSpec, dense_layer
+from wisp_plan.spec.model import ModelSpec, equal_layer
 
 
 def changed(spec: ModelSpec, layers: int | None = None, **changes: object) -> ModelSpec:
@@ -29,7 +29,7 @@ def field_of(spec: ModelSpec, name: str) -> object:
 
 def attention_of(spec: ModelSpec) -> AttentionSpec:
     """Return the attention of a model whose layers are equal."""
-    layer = dense_layer(spec)
+    layer = equal_layer(spec)
     assert layer is not None
     return layer.attention
 

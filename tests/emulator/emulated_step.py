@@ -21,23 +21,26 @@ from wisp_runtime.bench.contexts import fill_with_noise
 from wisp_runtime.layers.cache import ModelCache, allocate
 from wisp_runtime.models.load import random_model
 from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.persistent.arguments import (
     CLUSTER,
-    LAYER_WEIGHTS,
+    ROUTER,
     THREADS,
     WIDTHS,
     Arguments,
+    layer_weights,
     model_arguments,
     scales_word,
 )
-from wisp_runtime.ops.cuda.persistent.model import kernel_model
+from wisp_runtime.ops.cuda.persistent.model import kernel_model, max_sequences
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation
 from wisp_runtime.ops.reference.packing import pack, permuted_rows
 
 BF16 = ml_dtypes.bfloat16
 TOKENS = 16  # of a KV block
 _ALIGNMENT_BYTES = 1024
+_STRIDE_EXTRA = 256  # bytes between two experts' matrices
 SOURCE = KERNELS / "hopper/persistent/persistent_decode.cu"
 _BY_ROW = ("tokens", "positions", "slots", "context_lengths", "block_tables")
 
@@ -78,8 +81,11 @@ class EmulatedStep:
         for array in (self.cache.keys, self.cache.values):
             array[:] = array.astype(dtype)
         self.keys, self.values = (array.astype(dtype) for array in (self.cache.keys, self.cache.values))
+        counts = self.model.expert_load.counts
+        self.expert_counts = None if counts is None else _aligned(counts.shape, counts.dtype)
         self.hang_report = np.zeros(4, np.int32)
         self._kept: list[np.ndarray] = []
+        self._strides: dict[str, int] = {}
         self._fixed = self._weights()
 
     def _cache(self, blocks: int, kv: str) -> ModelCache:
@@ -112,33 +118,64 @@ class EmulatedStep:
             if declared is None:
                 return 0
             weight, permutation = weights[name], fused_permutation(declared.rows)
+            if isinstance(weight, tuple):
+                return self._experts(name, weight, permutation)
             if not declared.is_matrix:
                 return vector(weight, permutation)
-            plain = weight.tiles.transpose(0, 2, 1).reshape(-1, weight.tiles.shape[1])[: weight.outputs]
-            return self.matrix(name, plain.astype(BF16), permutation)
+            return self._pointer(self.packed(name, _plain(weight), permutation))
+
+        def router(layer):
+            weight = weights.get(f"layers.{layer}.{ROUTER}")
+            return 0 if weight is None else self._pointer(weight.astype(BF16))
 
         table = [
-            [*(held(f"layers.{layer}.{name}") for name in LAYER_WEIGHTS), scales_word(encoding)]
+            [
+                *(held(f"layers.{layer}.{name}") for name in layer_weights(spec)),
+                scales_word(encoding),
+                router(layer),
+            ]
             for layer, encoding in enumerate(self.cache.encodings)
         ]
         embeddings = held("embeddings.weight")
-        return {
-            "layers": self._pointer(np.array(table, np.uint64)),
-            "embeddings": embeddings,
-            "head": embeddings if spec.ties_embeddings else held("head.weight"),
-            "final_norm": held("norm.weight"),
-            "cosines": self._pointer(np.ascontiguousarray(rotation.cosines)),
-            "sines": self._pointer(np.ascontiguousarray(rotation.sines)),
-            "known_positions": len(rotation.cosines),
-        } | self._exchanged()
+        return (
+            {
+                "layers": self._pointer(np.array(table, np.uint64)),
+                "embeddings": embeddings,
+                "head": embeddings if spec.ties_embeddings else held("head.weight"),
+                "final_norm": held("norm.weight"),
+                "cosines": self._pointer(np.ascontiguousarray(rotation.cosines)),
+                "sines": self._pointer(np.ascontiguousarray(rotation.sines)),
+                "known_positions": len(rotation.cosines),
+            }
+            | self._strides
+            | self._exchanged()
+        )
 
-    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
-        """Return the address of a bf16 matrix ``[out, in]``, packed; other formats pack in their own way."""
-        return self._pointer(pack(matrix, permutation))
+    def packed(self, name: str, matrix: np.ndarray, permutation: str) -> np.ndarray:
+        """Pack a bf16 matrix ``[out, in]``; other formats pack in their own way.
+
+        ``name`` of an expert's matrix ends with its index.
+        """
+        return pack(matrix, permutation)
+
+    def _experts(self, name: str, weights: tuple[PackedMatrix, ...], permutation: str) -> int:
+        """Return the address of the first expert's matrix; the others follow, some bytes apart."""
+        packed = [
+            self.packed(f"{name}.{index}", _plain(weight), permutation).reshape(-1).view(np.uint8)
+            for index, weight in enumerate(weights)
+        ]
+        stride = packed[0].nbytes + _STRIDE_EXTRA
+        together = np.zeros((len(packed), stride), np.uint8)
+        for to, matrix in zip(together, packed, strict=True):
+            to[: matrix.nbytes] = matrix
+        self._strides[f"{name.split('.')[-2]}_stride"] = stride
+        return self._pointer(together)
 
     def replace(self, name: str, matrix: np.ndarray) -> None:
         """Give the general path other values of a matrix."""
-        tiles = self.model.weights[name].tiles
+        *of, index = name.rsplit(".", 1)
+        held = self.model.weights[of[0]][int(index)] if index.isdigit() else self.model.weights[name]
+        tiles = held.tiles
         rows = np.zeros((tiles.shape[0] * tiles.shape[2], tiles.shape[1]), np.float32)
         rows[: len(matrix)] = matrix
         tiles[:] = rows.reshape(tiles.shape[0], tiles.shape[2], -1).transpose(0, 2, 1)
@@ -146,8 +183,10 @@ class EmulatedStep:
     def _exchanged(self) -> dict[str, int]:
         self.exchanged = {
             buffer.name.removeprefix("step."): _aligned(buffer.shape, np.dtype(buffer.dtype))
-            for buffer in exchanged(self.spec, WIDTHS[-1])
+            for buffer in exchanged(self.spec, max_sequences(self.spec))
         }
+        if self.expert_counts is not None:
+            self.exchanged["expert_counts"] = self.expert_counts
         return {name: self._pointer(array) for name, array in self.exchanged.items()}
 
     def _pointer(self, array: np.ndarray) -> int:
@@ -226,6 +265,12 @@ class EmulatedStep:
         if cache.dtype == np.uint8:
             return tensor_map(cache.reshape(-1, 128).view(BF16), TOKENS * size // 128, 64)
         return tensor_map(cache.reshape(-1, size), TOKENS, 64)
+
+
+def _plain(weight: PackedMatrix) -> np.ndarray:
+    """Return a matrix as bf16 ``[out, in]``."""
+    plain = weight.tiles.transpose(0, 2, 1).reshape(-1, weight.tiles.shape[1])[: weight.outputs]
+    return plain.astype(BF16)
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

@@ -28,20 +28,20 @@ class Toy(EmulatedStep):
         source = HERE / "int8_decode.cu" if block_k else SOURCE
         super().__init__(small(SHAPE, **SIZES), BLOCKS, options, source)
 
-    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
+    def packed(self, name: str, matrix: np.ndarray, permutation: str) -> np.ndarray:
         if not name.startswith("layers."):
-            return super().matrix(name, matrix, permutation)
+            return super().packed(name, matrix, permutation)
         scales = np.abs(matrix.astype(np.float32)).max(1, keepdims=True) / 127
         codes = np.rint(matrix / scales).astype(np.int8)
         if not self.block_k:
-            return super().matrix(name, (codes * scales).astype(BF16), permutation)
+            return super().packed(name, (codes * scales).astype(BF16), permutation)
         (rows, columns), place = matrix.shape, permuted_rows(len(matrix), permutation)
         blocks = -(-rows // 64), -(-columns // self.block_k)
         tiles = np.zeros((blocks[0] * 64, blocks[1] * self.block_k + 4), np.int8)
         tiles[place, :columns], tiles[place, -4:] = codes, scales.view(np.int8)
         ends = np.ascontiguousarray(tiles[:, -4:]).reshape(blocks[0], 1, 4, 64).repeat(blocks[1], 1)
         tiles = tiles[:, :-4].reshape(blocks[0], 4, 16, blocks[1], -1).transpose(0, 3, 1, 2, 4)
-        return self._pointer(np.concatenate((tiles.reshape(*ends.shape[:3], -1), ends), -1))
+        return np.concatenate((tiles.reshape(*ends.shape[:3], -1), ends), -1)
 
 
 @pytest.mark.parametrize("block_k", [64, 128])

@@ -44,13 +44,13 @@ class Quantized(EmulatedStep):
         options = (*formats, f"-DWIDTH={width}", f"-I{SOURCE.parent}")
         super().__init__(small(shape, **sizes), blocks, options, HERE / "quantized_decode.cu")
 
-    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
+    def packed(self, name: str, matrix: np.ndarray, permutation: str) -> np.ndarray:
         packed = self._formats.get(name.split(".")[0])
         if packed is None:
-            return super().matrix(name, matrix, permutation)
+            return super().packed(name, matrix, permutation)
         quantized = quantize(packed, matrix.astype(np.float32))
         self.replace(name, dequantize(packed, quantized))
-        return self._pointer(pack_quantized(packed, quantized, permutation))
+        return pack_quantized(packed, quantized, permutation)
 
 
 @lru_cache(maxsize=1)
@@ -104,11 +104,11 @@ class Massive(Quantized):
         self._rows = rows
         super().__init__("fp8", width, "fp8", "llama-3-8b")
 
-    def matrix(self, name: str, matrix: np.ndarray, permutation: str) -> int:
+    def packed(self, name: str, matrix: np.ndarray, permutation: str) -> np.ndarray:
         if picked := self._rows.get(name):
             matrix = matrix.copy()
             matrix[picked] *= np.exp2(np.linspace(8, 18, len(matrix[picked])))[:, None].astype(matrix.dtype)
-        return super().matrix(name, matrix, permutation)
+        return super().packed(name, matrix, permutation)
 
 
 RESIDUAL, GATED = (

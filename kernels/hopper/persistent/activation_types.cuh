@@ -12,10 +12,14 @@ struct Bf16Activations {
   static constexpr float kGatedUnit = 1.f;
   static __device__ __forceinline__ uint16_t round(float x) { return __bfloat16_as_ushort(__float2bfloat16(x)); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_bf16(low, high); }
+  static __device__ __forceinline__ float low(uint32_t pair) { return bf16_low(pair); }
+  static __device__ __forceinline__ float high(uint32_t pair) { return bf16_high(pair); }
 };
 
 struct F16Activations {
   static constexpr float kGatedUnit = 0x1p-3f;  // 524,032 at most; below 2^-11 they lose bits, one by one
   static __device__ __forceinline__ uint16_t round(float x) { return static_cast<uint16_t>(pack_f16(x, 0.f)); }
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_f16(low, high); }
+  static __device__ __forceinline__ float low(uint32_t pair) { return f16_low(pair); }
+  static __device__ __forceinline__ float high(uint32_t pair) { return f16_high(pair); }
 };

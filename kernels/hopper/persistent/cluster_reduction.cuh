@@ -63,10 +63,11 @@ class ClusterReduction {
   }
 
   // Peers, of `tiles` 16-row tiles, four to a block, of which a warp has one each. `use(tile, sums)` gets what this
-  // thread finishes, tile by tile.
-  template <int kMBlocks, class Use>
-  __device__ __forceinline__ void exchange(float (&sums)[kMBlocks][N / 2], int tiles, int phase, Use use) {
-    constexpr int kAtOnce = kMBlocks < Layout::kExchangeMBlocks ? kMBlocks : Layout::kExchangeMBlocks;
+  // thread finishes, tile by tile. Sums are of 2 kSums tokens: the batch, or an expert's.
+  template <int kMBlocks, int kSums, class Use>
+  __device__ __forceinline__ void exchange(float (&sums)[kMBlocks][kSums], int tiles, int phase, Use use) {
+    constexpr int kFloats = kSums / 2, kFitting = Layout::kBufferBytes / (128 * kFloats * 4);
+    constexpr int kAtOnce = kMBlocks < kFitting ? kMBlocks : kFitting;
     const int thread = threadIdx.x % 128, warp = thread / 32;
 #pragma unroll
     for (int first = 0; first < kMBlocks; first += kAtOnce) {
@@ -74,14 +75,12 @@ class ClusterReduction {
       if (left <= 0) break;
       const uint32_t offset = (round_ & 1) * Layout::kBufferBytes, barrier = (round_ & 1) * 8;
       if (thread == 0) {
-        mbarrier_arrive_expect(barriers_ + barrier,
-                               min(left, kAtOnce * kBlockTiles) * 32 * Layout::kExchangeFloats * 4);
+        mbarrier_arrive_expect(barriers_ + barrier, min(left, kAtOnce * kBlockTiles) * 32 * kFloats * 4);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
         if (i * kBlockTiles + warp < left) {
-          send_half(sums[first + i], there_ + offset + i * (128 * Layout::kExchangeFloats * 4),
-                    barriers_there_ + barrier, thread);
+          send_half(sums[first + i], there_ + offset + i * (128 * kFloats * 4), barriers_there_ + barrier, thread);
         }
       }
       detector_.wait(barriers_ + barrier, round_ / 2 & 1, kPartialsReceived, phase);
@@ -89,8 +88,8 @@ class ClusterReduction {
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
         if (i * kBlockTiles + warp < left) {
-          Sums<N> all;
-          receive_half(all, sums[first + i], buffers_ + offset + i * (128 * Layout::kExchangeFloats * 4), thread);
+          Sums<2 * kSums> all;
+          receive_half(all, sums[first + i], buffers_ + offset + i * (128 * kFloats * 4), thread);
           use((first + i) * kBlockTiles + warp, all);
         }
       }
@@ -140,6 +139,11 @@ class ClusterReduction {
     }
   }
 
+  // A buffer of this warpgroup into which nobody sends until it has sent its own partial sums of the next reduction.
+  __device__ __forceinline__ uint32_t unused_buffer() const {
+    return buffers_ + ((reductions_ + 1) & 1) * Layout::kBufferBytes;
+  }
+
  private:
   // This thread's sum of group g for tokens of parity `rank`, row l / 4 + 8 `warpgroup` of the tile.
   static __device__ __forceinline__ float partial(const float (&sums)[N / 2], int g, int rank, int warpgroup) {
@@ -184,35 +188,39 @@ class ClusterReduction {
     }
   }
 
-  __device__ __forceinline__ float own(const float (&sums)[N / 2], int i) const {
+  template <int kSums>
+  __device__ __forceinline__ float own(const float (&sums)[kSums], int i) const {
     return rank_ ? sums[i + 1] : sums[i];
   }
-  __device__ __forceinline__ float peers(const float (&sums)[N / 2], int i) const {
+  template <int kSums>
+  __device__ __forceinline__ float peers(const float (&sums)[kSums], int i) const {
     return rank_ ? sums[i] : sums[i + 1];
   }
 
-  __device__ __forceinline__ void send_half(const float (&sums)[N / 2], uint32_t to, uint32_t barrier,
+  template <int kSums>
+  __device__ __forceinline__ void send_half(const float (&sums)[kSums], uint32_t to, uint32_t barrier,
                                             int thread) const {
-    if constexpr (N == 8) {
+    if constexpr (kSums == 4) {
       send(to + thread * 8, peers(sums, 0), peers(sums, 2), barrier);
     } else {
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) {
+      for (int i = 0; i < kSums / 8; i++) {
         send(to + (i * 128 + thread) * 16, peers(sums, 8 * i), peers(sums, 8 * i + 2), peers(sums, 8 * i + 4),
              peers(sums, 8 * i + 6), barrier);
       }
     }
   }
 
-  __device__ __forceinline__ void receive_half(Sums<N>& all, const float (&sums)[N / 2], uint32_t from,
+  template <int kSums>
+  __device__ __forceinline__ void receive_half(Sums<2 * kSums>& all, const float (&sums)[kSums], uint32_t from,
                                                int thread) const {
-    if constexpr (N == 8) {
+    if constexpr (kSums == 4) {
       float top, bottom;
       asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(top), "=f"(bottom) : "r"(from + thread * 8) : "memory");
       all.top[0] = own(sums, 0) + top, all.bottom[0] = own(sums, 2) + bottom;
     } else {
 #pragma unroll
-      for (int i = 0; i < N / 16; i++) {
+      for (int i = 0; i < kSums / 8; i++) {
         float4 theirs;
         asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                      : "=f"(theirs.x), "=f"(theirs.y), "=f"(theirs.z), "=f"(theirs.w)

@@ -14,7 +14,17 @@
 // One thread of a block notes when each part of a phase was over, in clocks of its SM; at the beginning and the end,
 // also the clock of the whole GPU (nanoseconds). bench/profile/step_clocks.py reads it.
 enum Mark : int { kBegun = 0, kMultiplied = 1, kReduced = 2, kSignalled = 3 };
-enum PhaseKind : int { kEmbed = 0, kQkv = 1, kAttend = 2, kOutput = 3, kGateUp = 4, kDown = 5, kHead = 6, kClocks = 7 };
+enum PhaseKind : int {
+  kEmbed = 0,
+  kQkv = 1,
+  kAttend = 2,
+  kOutput = 3,
+  kGateUp = 4,
+  kDown = 5,
+  kHead = 6,
+  kClocks = 7,
+  kRouter = 8
+};
 
 struct Trace {
   long long* to;

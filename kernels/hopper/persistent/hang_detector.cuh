@@ -16,6 +16,8 @@ enum WaitReason : int {
   kRowScales,
   kPlan,
   kPreRopeQkv,
+  kRouterLogits,
+  kExpertList,
 };
 
 struct HangDetector {

@@ -4,6 +4,9 @@
 // (wisp_runtime/ops/cuda/device/catalogue.py).
 #pragma once
 
+#include "experts/expert_down.cuh"
+#include "experts/expert_gate_up.cuh"
+#include "experts/router.cuh"
 #include "formats/bf16.cuh"
 #include "formats/fp4.cuh"
 #include "formats/fp8.cuh"
@@ -53,6 +56,19 @@ using DenseLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,                //
                           Gemm<GateUp, Format, SwiGlu<Activations>>,         //
                           Gemm<Down, Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
 
+// A mixture of experts in place of the MLP.
+template <class Format, class HeadFormat, class Cache, class Activations = typename Format::Activations>
+using MoeLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,                //
+                        Attend<Cache, Activations>,                        //
+                        Gemm<Output, Format, AddToResidual<Activations>>,  //
+                        Router<Activations>,                               //
+                        ExpertGateUp<Format, Activations>,                 //
+                        ExpertDown<Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
+
+template <class Format, class HeadFormat, class Cache>
+using ModelLayer =
+    std::conditional_t<kHasExperts, MoeLayer<Format, HeadFormat, Cache>, DenseLayer<Format, HeadFormat, Cache>>;
+
 template <int N, class Format, class HeadFormat = Bf16, class Cache = PagedKv>
-using DecodeStep = Step<N, Phases<Embed<typename Format::Activations>>, DenseLayer<Format, HeadFormat, Cache>,
+using DecodeStep = Step<N, Phases<Embed<typename Format::Activations>>, ModelLayer<Format, HeadFormat, Cache>,
                         Phases<Gemm<Head, HeadFormat, StoreLogits>>>;

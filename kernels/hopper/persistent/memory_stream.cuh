@@ -66,11 +66,12 @@ struct MemoryStream {
 
   // Wait for a free stage and announce `bytes` in it; return its address.
   __device__ __forceinline__ uint32_t acquire(int bytes) {
-    detector.wait(empty + stage.index * 8, stage.parity, kStageEmpty,
-                  layer * S::Layer::kBarriers + S::Before::kBarriers);
+    detector.wait(empty + stage.index * 8, stage.parity, kStageEmpty, first_phase());
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expect(full + stage.index * 8, bytes);
     return stages + stage.index * kStageBytes;
   }
+  // The number of the layer's first phase.
+  __device__ __forceinline__ int first_phase() const { return layer * S::Layer::kBarriers + S::Before::kBarriers; }
   // The barrier of the stage that was acquired.
   __device__ __forceinline__ uint32_t barrier() const { return full + stage.index * 8; }
   // The address of its block scales.

@@ -25,12 +25,23 @@
 #ifndef WISP_MLP_BIAS
 #define WISP_MLP_BIAS 0
 #endif
+#ifndef WISP_EXPERTS  // of each layer, each with an MLP of WISP_MLP; 0: layers are dense
+#define WISP_EXPERTS 0
+#endif
+#ifndef WISP_CHOSEN_EXPERTS  // of a token
+#define WISP_CHOSEN_EXPERTS 1
+#endif
+#ifndef WISP_NORMALIZED_EXPERTS  // weights are the softmax over the chosen logits, not over all
+#define WISP_NORMALIZED_EXPERTS 0
+#endif
 
 constexpr int kHidden = WISP_HIDDEN, kMlp = WISP_MLP;
 constexpr int kHeads = WISP_HEADS, kKvHeads = WISP_KV_HEADS, kHeadSize = WISP_HEAD_SIZE, kGroup = kHeads / kKvHeads;
 constexpr int kQueryRows = kHeads * kHeadSize, kQkvRows = kQueryRows + 2 * kKvHeads * kHeadSize;
 constexpr bool kOrderedByHeads = WISP_ROWS_BY_HEADS, kHasQkNorm = WISP_QK_NORM;
 constexpr bool kHasQkvBias = WISP_QKV_BIAS, kHasOutputBias = WISP_OUTPUT_BIAS, kHasMlpBias = WISP_MLP_BIAS;
+constexpr int kExperts = WISP_EXPERTS, kChosenExperts = WISP_CHOSEN_EXPERTS;
+constexpr bool kHasExperts = kExperts > 0, kNormalizesExperts = WISP_NORMALIZED_EXPERTS;
 static_assert(kHeadSize == 64 || kHeadSize == 128, "a head has 64 or 128 channels");
 static_assert(kHeads % kKvHeads == 0 && kGroup <= 8, "at most 8 query heads read a KV head");
 static_assert(kHidden % 8 == 0 && kMlp % 8 == 0, "rows of 16 bytes");
@@ -48,6 +59,7 @@ struct LayerWeights {
   const bf16 *qkv_bias, *output_bias, *gate_up_bias, *down_bias;
   const bf16 *input_norm, *mlp_norm, *q_norm, *k_norm;
   float k_scale, v_scale;  // of a quantized cache's layer
+  const bf16* router;      // [E, D]; gate_up and down are then the first expert's
 };
 
 // What a wait that timed out was for, in memory of the host: a trap leaves nothing readable on the device.
@@ -65,7 +77,7 @@ struct Args {
   uint16_t* normed;     // [64, D]: the residual times the next norm's weight, bf16 or f16 as the next GEMM reads it;
                         // of f16 times the row's unit
   uint16_t* attended;   // [64, Hq Dh], as normed
-  uint16_t* gated;      // [64, F], as normed; of f16 times kGatedUnit
+  uint16_t* gated;      // [64, F], as normed; of f16 times kGatedUnit. Of experts a row for each sequence and expert
   float* square_sums;   // [64, kMaxBlocks]: each warpgroup pair's part of the sum of squares of a residual row
   float* partials;      // [64 * kMaxSplits * Hkv, G, Dh] partial sums of V
   float2* partial_stats;  // [64 * kMaxSplits * Hkv, G] (maximum, weight)
@@ -77,17 +89,20 @@ struct Args {
   void *keys, *values;           // [L, P, Hkv, Tb, Dh], in the cache's format
   unsigned* counters;  // [3] timeouts, arrivals at the grid's barrier, blocks that have left; zero before and after
   HangReport* hang_report;
-  long long* trace;  // [blocks, kMaxMarks], or null
+  long long* trace;                   // [blocks, kMaxMarks], or null
+  float* router_logits;               // [2, N, E]: before the norm's scale, as pre_rope_qkv; even and odd layers
+  unsigned long long* expert_counts;  // [L, 2, E]: sequences that chose each, steps that read it; or null
   long long timeout_clocks;
+  long long gate_up_stride, down_stride;  // bytes from an expert's packed matrix to the next one's
   int layer_count, vocab, sequences, sampled_rows, table_width, kv_blocks, block_tokens, known_positions;
   int window;           // tokens that a query sees, its own included
   int parallel_splits;  // splits of a sequence that blocks are there for; 1: its context alone decides
   float scale;          // of the scores, times log2(e)
   float eps;
+  float routed_scale;  // factor of the experts' weights
 };
-constexpr unsigned kNotYet =
-    0xffffffffu;                 // a float of `pre_rope_qkv` that is not written yet: no arithmetic gives this NaN
-constexpr int kMaxMarks = 2048;  // of a block in a trace
+constexpr unsigned kNotYet = 0xffffffffu;  // a float that is polled and not written yet: no arithmetic gives this NaN
+constexpr int kMaxMarks = 2048;            // of a block in a trace
 
 __device__ __forceinline__ float load_row(const bf16* vector, int row, int rows) {
   return row < rows ? __bfloat162float(vector[row]) : 0.f;

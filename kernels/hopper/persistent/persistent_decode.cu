@@ -21,4 +21,6 @@
 PERSISTENT_DECODE(8, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
 PERSISTENT_DECODE(16, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
 PERSISTENT_DECODE(32, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
+#if !WISP_EXPERTS  // which have a bit for each of 32 sequences
 PERSISTENT_DECODE(64, formats::WISP_WEIGHT_FORMAT, formats::WISP_HEAD_FORMAT, kv_formats::WISP_KV_FORMAT)
+#endif

@@ -22,11 +22,16 @@ struct Phase {
   static constexpr bool kHasBlockScales = false;  // come with its tiles of weights
   static constexpr bool kReadsF16 = false;        // its activations are f16
   static constexpr int kScratchBytes = 0;         // shared memory that it uses while no activations are in flight
+  template <int N>
+  static constexpr int kMinActivationStages = 1;  // that it needs at once
 
   // Shared memory of its own, all step long.
   template <int N>
   struct Storage {};
 
+  // By the thread that initializes the block's barriers.
+  template <class OwnStorage>
+  static __device__ __forceinline__ void init_barriers(OwnStorage& storage) {}
   // Before the first phase, by one warp.
   template <class OwnStorage>
   static __device__ __forceinline__ void plan(OwnStorage& storage, const Args& args) {}
@@ -67,6 +72,8 @@ struct Phases {
   static constexpr int kStageBytes = max_of(P::kStageBytes...), kScratchBytes = max_of(P::kScratchBytes...);
   static constexpr int kActivationStages = max_of(P::kActivationStages...);
   static constexpr bool kHasBlockScales = (P::kHasBlockScales || ...), kReadsF16 = (P::kReadsF16 || ...);
+  template <int N>
+  static constexpr int kMinActivationStages = max_of(P::template kMinActivationStages<N>...);
 
   template <int N>
   struct Storage : StorageOf<P, N>... {};
@@ -103,6 +110,7 @@ struct Step {
       (max_of(Before::kStageBytes, Layer::kStageBytes, After::kStageBytes) + 1023) / 1024 * 1024;
   static constexpr int kScratchBytes = max_of(Before::kScratchBytes, Layer::kScratchBytes, After::kScratchBytes);
   static constexpr int kActivationStages = max_of(Layer::kActivationStages, After::kActivationStages);  // of a block
+  static constexpr int kMinActivationStages = Layer::template kMinActivationStages<kN>;
   static constexpr bool kHasBlockScales = Layer::kHasBlockScales || After::kHasBlockScales;
   static constexpr bool kReadsF16 = Layer::kReadsF16 || After::kReadsF16;
 

@@ -24,7 +24,8 @@ struct PipelineState {
   }
 };
 
-constexpr int kTileBlockScaleBytes = 8, kStageBlockScaleBytes = 64;  // of 16 rows; of the 64-row blocks of a stage
+// Of 16 rows; of the 64-row blocks of a stage, which with experts has two blocks of K.
+constexpr int kTileBlockScaleBytes = 8, kStageBlockScaleBytes = kHasExperts ? 128 : 64;
 
 // Stages of activations. Unpacked weights are multiplied faster, so that latency needs more of them in flight.
 constexpr int activation_stages(int sequences, int of_block) {
@@ -38,7 +39,7 @@ template <class S>
 struct SmemLayout {
   static constexpr int N = S::kN;
   static constexpr int kActivationBytes = N * 128;  // of a stage: 64 columns of the batch
-  static constexpr int kActivationStages = activation_stages(N, S::kActivationStages);
+  static constexpr int kActivationStages = max_of(activation_stages(N, S::kActivationStages), S::kMinActivationStages);
   static constexpr int kCopyWarps = N >= (S::kActivationStages > 1 ? 32 : 64) ? 2 : 1;  // that copy activations
   static constexpr bool kHasRowScaleWarp = N < 32;                       // else the compute warps gather scales
   static constexpr int kExchangeMBlocks = N == 8 ? 4 : N == 64 ? 1 : 2;  // 64-row blocks that peers exchange at once

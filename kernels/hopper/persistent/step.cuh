@@ -16,6 +16,15 @@ __device__ __forceinline__ void sync_cluster() {
 }
 
 template <class S>
+struct Initialization {
+  SharedStorage<S>& storage;
+  template <class P, class At>
+  __device__ __forceinline__ void run() {
+    P::init_barriers(storage.template of<P>());
+  }
+};
+
+template <class S>
 __device__ __forceinline__ void init_barriers(SharedStorage<S>& storage) {
   using Layout = SmemLayout<S>;
   for (int i = 0; i < kWarpgroups; i++) {
@@ -34,6 +43,8 @@ __device__ __forceinline__ void init_barriers(SharedStorage<S>& storage) {
   }
   mbarrier_init(shared_address(&storage.planned), 32);
   mbarrier_init(shared_address(&storage.scaled), 1);
+  Initialization<S> of_phases{storage};
+  S::Layer::template visit<Part::kLayer>(of_phases);
   storage.barriers_passed = 0;
   if constexpr (S::kReadsF16) {
     for (int i = 0; i < S::kN; i++) storage.units[i] = 1.f;  // of the embeddings

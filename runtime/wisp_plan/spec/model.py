@@ -13,8 +13,17 @@ from wisp_plan.quantization.scheme import Quantization
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerGroup, LayerSpec, NormSpec
+from wisp_plan.spec.moe import MoeSpec
 
 T = TypeVar("T")
+
+
+class EqualLayer(NamedTuple):
+    """The layer of a decoder whose layers are all equal: attention, and a gated MLP or a mixture of them."""
+
+    attention: AttentionSpec
+    ffn: DenseSpec | MoeSpec
+    norms: NormSpec
 
 
 class DenseLayer(NamedTuple):
@@ -79,15 +88,22 @@ class ModelSpec:
         return tuple(dict.fromkeys(ffn for ffn in ffns if isinstance(ffn, kind)))
 
 
+def equal_layer(spec: ModelSpec) -> EqualLayer | None:
+    """Return the attention, and the MLP or mixture, that all layers of ``spec`` have; None for any other."""
+    first = spec.layers[0]
+    if len(spec.groups()) > 1 or not isinstance(first.mixer, AttentionSpec):
+        return None
+    if not isinstance(first.ffn, DenseSpec | MoeSpec):
+        return None
+    return EqualLayer(first.mixer, first.ffn, first.norms)
+
+
 def dense_layer(spec: ModelSpec) -> DenseLayer | None:
     """Return the attention and gated MLP that every layer of ``spec`` has; None for any other model."""
-    first = spec.layers[0]
-    is_dense = isinstance(first.mixer, AttentionSpec) and isinstance(first.ffn, DenseSpec)
-    if not is_dense or len(spec.groups()) > 1:
+    layer = equal_layer(spec)
+    if layer is None or not isinstance(layer.ffn, DenseSpec):
         return None
-    assert isinstance(first.mixer, AttentionSpec)
-    assert isinstance(first.ffn, DenseSpec)
-    return DenseLayer(first.mixer, first.ffn, first.norms)
+    return DenseLayer(layer.attention, layer.ffn, layer.norms)
 
 
 def dense_decoder(

@@ -29,7 +29,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     WIDTHS,
     Arguments,
     model_arguments,
-    require_dense,
+    require_equal,
 )
 from wisp_runtime.ops.cuda.persistent.model import kernel_model, parallel_splits
 
@@ -56,7 +56,7 @@ class StepSubject:
     ) -> None:
         self.spec = shape_spec(shape)
         (self.attention, ffn, self.norms), self.layers = (
-            require_dense(self.spec),
+            require_equal(self.spec),
             layers or len(self.spec.layers),
         )
         attention, hidden = self.attention, self.spec.hidden

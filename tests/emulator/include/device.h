@@ -1,6 +1,7 @@
 // device.h: CUDA C++ as the kernels write it, in terms of the machine. launch.h includes it before each kernel.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -57,6 +58,9 @@ inline int max(int a, int b) {
 }
 inline unsigned min(unsigned a, unsigned b) {
   return a < b ? a : b;
+}
+inline unsigned max(unsigned a, unsigned b) {
+  return a > b ? a : b;
 }
 
 inline float __fdividef(float a, float b) {
@@ -155,6 +159,25 @@ inline bool __all_sync(unsigned, bool claim) {
   bool holds = true;
   for (int lane = 0; lane < 32; lane++) holds = holds && emulator::shown<bool>(all.words[lane][0]);
   return holds;
+}
+
+inline unsigned __ballot_sync(unsigned, bool claim) {
+  const emulator::Shown all = emulator::show_to_warp(claim);
+  unsigned claims = 0;
+  for (int lane = 0; lane < 32; lane++) claims |= unsigned(emulator::shown<bool>(all.words[lane][0])) << lane;
+  return claims;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+  const emulator::Shown all = emulator::show_to_warp(value);
+  unsigned most = 0;
+  for (int lane = 0; lane < 32; lane++) most = std::max(most, emulator::shown<unsigned>(all.words[lane][0]));
+  return most;
+}
+inline int __popc(unsigned bits) {
+  return std::popcount(bits);
+}
+inline int __ffs(unsigned bits) {
+  return bits == 0 ? 0 : std::countr_zero(bits) + 1;
 }
 
 inline unsigned atomicExch(unsigned* at, unsigned value) {

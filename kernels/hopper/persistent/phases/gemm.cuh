@@ -23,7 +23,8 @@ template <int kRowCount, int kInputCount, int kMBlockCount, bool kIsSplit>
 struct GemmShape {
   static constexpr int kRows = kRowCount, kInputs = kInputCount, kMBlocks = kMBlockCount;
   static constexpr bool kSplitsK = kIsSplit;
-  static constexpr bool kReadsGated = false;  // activations are times kGatedUnit
+  static constexpr bool kReadsGated = false;   // activations are times kGatedUnit
+  static constexpr bool kIsOfExperts = false;  // main loop of its own (experts/)
 };
 
 // 16-row tiles [first, first + count) of a GEMM, which a warpgroup has with its peer or with all four of its cluster.
@@ -233,7 +234,9 @@ class QuantizedLoop;  // quantized_gemm.cuh
 // The main loop of the format.
 template <class G, class Compute, int kSums>
 __device__ __forceinline__ void multiply(Compute& c, float (&sums)[G::kMBlocks][kSums], int tiles) {
-  if constexpr (G::Format::kIsQuantized) {
+  if constexpr (G::kIsOfExperts) {
+    G::multiply(c, sums, tiles);
+  } else if constexpr (G::Format::kIsQuantized) {
     QuantizedLoop<G, Compute>(c).run(sums, tiles);
   } else {
     gemm_main_loop<G>(c, sums, tiles);

@@ -8,6 +8,7 @@
 
 #include <type_traits>
 
+#include "../formats/quantized.cuh"
 #include "gemm.cuh"
 #include "mma/warp_mma.cuh"
 
@@ -20,13 +21,55 @@ __device__ __forceinline__ void for_each_step(Use use) {
   }
 }
 
+// Add a warp's tile to its sums of 8 kGroups tokens, of which `b` has each 64 columns: of each step two registers.
+//
+// An MMA takes longer than unpacking the next step's fragment, so chains of MMAs take turns, lest each wait for the
+// one before. The sums of a chain have one scale.
+template <class Format, int kGroups>
+__device__ __forceinline__ void add_tile(float (&sums)[4 * kGroups], const typename Format::Unpacker& unpacker,
+                                         const uint32_t (&codes)[kCodeWords],
+                                         const uint32_t (&b)[Format::kBlockK / 64][kGroups][2][4]) {
+  constexpr int kSteps = Format::kBlockK / 16, kPromotedSteps = Format::kPromotedSteps;
+  constexpr int kScales = kPromotedSteps > 0 ? kSteps / kPromotedSteps : 1, kScaleSteps = kSteps / kScales;
+  // One H200, 1 sequence: int4 1.90 to 1.86 ms with four chains; with two, fp8 and nvfp4 are 1 % faster.
+  constexpr int kMinChains = (kScales > 1 ? 4 : 2) / kGroups, kChains = kScales > kMinChains ? kScales : kMinChains;
+  constexpr int kScaleChains = kChains / kScales;
+  float parts[kChains][kGroups][4];
+  for_each_step<0, kSteps>([&](auto which) {
+    constexpr int i = decltype(which)::value, kChain = i % kChains, kIndex = i / kChains;
+    constexpr int kStep = kChain / kScaleChains * kScaleSteps + kIndex * kScaleChains + kChain % kScaleChains;
+    uint32_t a[4];
+    unpacker.template unpack<kStep>(a, codes);
+#pragma unroll
+    for (int g = 0; g < kGroups; g++) {
+      float (&d)[4] = parts[kChain][g];
+      if (kIndex == 0) d[0] = d[1] = d[2] = d[3] = 0.f;
+      mma_16x8x16_f16(d, a, &b[kStep / 4][g][kStep / 2 % 2][kStep % 2 * 2]);
+    }
+  });
+#pragma unroll
+  for (int scale = 0; scale < kScales; scale++) {
+    const float upper = unpacker.scale(scale, false), lower = unpacker.scale(scale, true);
+#pragma unroll
+    for (int g = 0; g < kGroups; g++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        float sum = parts[scale * kScaleChains][g][i];
+#pragma unroll
+        for (int chain = 1; chain < kScaleChains; chain++) sum += parts[scale * kScaleChains + chain][g][i];
+        sums[4 * g + i] += kPromotedSteps > 0 ? sum * (i < 2 ? upper : lower) : sum;
+      }
+    }
+  }
+}
+
 template <class G, class Compute>
 class QuantizedLoop {
   using Layout = typename Compute::Layout;
   using Format = typename G::Format;
   using Unpacker = typename Format::Unpacker;
   using Activations = PipelineState<Layout::kActivationStages>;
-  static constexpr int N = Compute::kN, kGroups = N / 8, kParts = G::kParts, kSteps = kParts * 4;
+  static constexpr int N = Compute::kN, kGroups = N / 8, kParts = G::kParts;
   static constexpr int kPromotedSteps = Format::kPromotedSteps;
   static constexpr int kStagesAtOnce = N == 32 && kPromotedSteps == 0 ? kParts : 2;  // as registers allow
   static constexpr int kStepsAtOnce = 4 * kStagesAtOnce;
@@ -110,44 +153,7 @@ class QuantizedLoop {
       uint32_t codes[kCodeWords];
       Unpacker unpacker;
       load(codes, unpacker, true);
-      add(sums[m], unpacker, codes, b);
-    }
-  }
-
-  // An MMA takes longer than unpacking the next step's fragment, so chains of MMAs take turns, lest each wait for the
-  // one before. The sums of a chain have one scale.
-  __device__ __forceinline__ void add(float (&sums)[N / 2], const Unpacker& unpacker,
-                                      const uint32_t (&codes)[kCodeWords], const uint32_t (&b)[kParts][kGroups][2][4]) {
-    constexpr int kScales = kPromotedSteps > 0 ? kSteps / kPromotedSteps : 1, kScaleSteps = kSteps / kScales;
-    // One H200, 1 sequence: int4 1.90 to 1.86 ms with four chains; with two, fp8 and nvfp4 are 1 % faster.
-    constexpr int kMinChains = (kScales > 1 ? 4 : 2) / kGroups, kChains = kScales > kMinChains ? kScales : kMinChains;
-    constexpr int kScaleChains = kChains / kScales;
-    float parts[kChains][kGroups][4];
-    for_each_step<0, kSteps>([&](auto which) {
-      constexpr int i = decltype(which)::value, kChain = i % kChains, kIndex = i / kChains;
-      constexpr int kStep = kChain / kScaleChains * kScaleSteps + kIndex * kScaleChains + kChain % kScaleChains;
-      uint32_t a[4];
-      unpacker.template unpack<kStep>(a, codes);
-#pragma unroll
-      for (int g = 0; g < kGroups; g++) {
-        float (&d)[4] = parts[kChain][g];
-        if (kIndex == 0) d[0] = d[1] = d[2] = d[3] = 0.f;
-        mma_16x8x16_f16(d, a, &b[kStep / 4][g][kStep / 2 % 2][kStep % 2 * 2]);
-      }
-    });
-#pragma unroll
-    for (int scale = 0; scale < kScales; scale++) {
-      const float upper = unpacker.scale(scale, false), lower = unpacker.scale(scale, true);
-#pragma unroll
-      for (int g = 0; g < kGroups; g++) {
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          float sum = parts[scale * kScaleChains][g][i];
-#pragma unroll
-          for (int chain = 1; chain < kScaleChains; chain++) sum += parts[scale * kScaleChains + chain][g][i];
-          sums[4 * g + i] += kPromotedSteps > 0 ? sum * (i < 2 ? upper : lower) : sum;
-        }
-      }
+      add_tile<Format, kGroups>(sums[m], unpacker, codes, b);
     }
   }
 

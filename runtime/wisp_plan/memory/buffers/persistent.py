@@ -7,17 +7,23 @@ from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.widths import widest, widest_ffn
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 
 MAX_BLOCKS, MAX_PARTIALS = 160, 16
 """Thread blocks of the kernel, partial results of a sequence's attention."""
 
-COUNTERS, LAYER_WORDS = 3, 13
+COUNTERS, LAYER_WORDS = 3, 14
 """Counters of the grid's barrier; of a layer pointers to its weights and two float32, its cache's scales."""
+
+MAX_MOE_SEQUENCES = 32
+"""Sequences of a step with experts: the kernel has a bit for each."""
 
 
 def persistent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     """Return the buffers of the kernel; counted on every GPU, though only a Hopper runs it."""
     rows = batch_size(max(step.max_sequences, step.min_batch))
+    if spec.ffns(MoeSpec):
+        rows = min(rows, MAX_MOE_SEQUENCES)
     return *exchanged(spec, rows), layer_table(len(spec.layers))
 
 
@@ -37,13 +43,27 @@ def exchanged(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
         _exchanged("pre_rope_qkv", (2 * rows, width + 2 * keys), is_float=True),
         _exchanged("normed", (rows, spec.hidden)),
         _exchanged("attended", (rows, width)),
-        _exchanged("gated", (rows, widest_ffn(spec))),
+        _exchanged("gated", _gated(spec, rows)),
         _exchanged("square_sums", (rows, MAX_BLOCKS), is_float=True),
         _exchanged("partials", (MAX_PARTIALS * rows, width), is_float=True),
         _exchanged("partial_stats", (MAX_PARTIALS * rows, widest(spec, "heads"), 2), is_float=True),
         Buffer("step.splits_done", (rows * widest(spec, "kv_heads"),), "uint32", is_zeroed=True),
         Buffer("step.counters", (COUNTERS,), "uint32", is_zeroed=True),
+        *_of_experts(spec, rows),
     )
+
+
+def _gated(spec: ModelSpec, rows: int) -> tuple[int, int]:
+    """Return the shape of the activations between a layer's MLP projections: a row for each chosen expert."""
+    mixtures = spec.ffns(MoeSpec)
+    chosen = max((ffn.router.chosen for ffn in mixtures), default=1)
+    return rows * chosen, max((ffn.inner for ffn in mixtures), default=widest_ffn(spec))
+
+
+def _of_experts(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
+    """Return the router's logits, of even and odd layers; nothing of a dense model."""
+    experts = max((ffn.router.experts for ffn in spec.ffns(MoeSpec)), default=0)
+    return (_exchanged("router_logits", (2 * rows, experts), is_float=True),) if experts else ()
 
 
 def layer_table(layers: int) -> Buffer:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wisp_plan.spec.model import dense_layer
+from wisp_plan.spec.model import equal_layer
 from wisp_plan.units import GIB
 from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath, decode_hang
@@ -127,11 +127,14 @@ def load_persistent(
     Args:
         encodings: encodings of the layers' keys and values.
     """
-    layer = dense_layer(model.spec)
+    layer = equal_layer(model.spec)
     if layer is None:
-        return "its layers differ, or are no attention and gated MLP"
+        return "its layers differ, or are no attention and gated MLP or mixture"
     rope = model.rope_table(layer.attention)
-    return ops.persistent_kernel(model.spec, model.weights, rope, max_sequences, encodings)
+    kernel = ops.persistent_kernel(model.spec, model.weights, rope, max_sequences, encodings)
+    if not isinstance(kernel, str) and model.expert_load.counts is not None:
+        kernel.count_experts(model.expert_load.counts)
+    return kernel
 
 
 def _refusal(requested: DecodePath, forward_pass: ForwardPass, limits: Limits, co_running: int) -> str | None:

@@ -25,6 +25,14 @@ class PersistentKernel(Protocol):
         """Return whether ``batch`` is a decode step within both limits."""
         ...
 
+    def count_experts(self, counts: Array) -> None:
+        """Count the experts' load from now on, of a mixture of experts.
+
+        Args:
+            counts: counters of all layers, :meth:`.protocol.moe.MoeOps.expert_counts`.
+        """
+        ...
+
     def traced(self, run: Callable[[], object]) -> Array:
         """Return the clocks that thread blocks record during the step that ``run`` launches, on the host."""
         ...

@@ -22,7 +22,7 @@ def test_the_persistent_kernel_has_as_many_blocks_and_partial_results():
     header = (KERNELS / "hopper/persistent/model.cuh").read_text()
     for constant, value in (("kMaxSplits", persistent.MAX_PARTIALS), ("kMaxBlocks", persistent.MAX_BLOCKS)):
         assert f"constexpr int {constant} = {value};" in header
-    assert len(LAYER_WEIGHTS) + 1 == persistent.LAYER_WORDS
+    assert len(LAYER_WEIGHTS) + 2 == persistent.LAYER_WORDS  # scales and the router
 
 
 def test_sampling_kernels_have_as_many_bins_and_candidates():

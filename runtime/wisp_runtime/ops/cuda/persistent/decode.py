@@ -17,39 +17,37 @@ from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
 from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import BF16 as BF16_TYPE
-from wisp_runtime.ops.cuda.device.arrays import to_device, to_host, zeros
-from wisp_runtime.ops.cuda.device.checks import require_true
+from wisp_runtime.ops.cuda.device.arrays import to_host, zeros
+from wisp_runtime.ops.cuda.device.checks import require, require_true
 from wisp_runtime.ops.cuda.device.driver import FAULT_REPORTERS
 from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.persistent.arguments import (
     CLUSTER,
-    LAYER_WEIGHTS,
     MAX_MARKS,
     SHARED_BYTES,
     THREADS,
     WAIT_REASONS,
     Arguments,
     model_arguments,
-    scales_word,
 )
 from wisp_runtime.ops.cuda.persistent.model import (
     KV_FORMATS,
-    MAX_SEQUENCES,
     faster_up_to,
     kernel_model,
+    max_sequences,
     parallel_splits,
     unsupported_reason,
     variant_widths,
 )
-from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
+from wisp_runtime.ops.cuda.persistent.weights import expert_strides, layer_table, weight_format_of
 from wisp_runtime.ops.protocol.attention import KvEncoding, RopeTable
-from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
+from wisp_runtime.ops.protocol.weights import NamedWeights
 
 _OP = "persistent_decode"
 _TILE_TOKENS = 16
@@ -67,7 +65,7 @@ class PersistentDecode:
         spec: the model.
         weights: its weights on the device.
         rope: cosines and sines of every position.
-        max_sequences: limit of sequences in a step; the kernel's own is 64.
+        max_running: limit of sequences in a step; the kernel's own is 64, of experts 32.
         encodings: encoding of each layer's keys and values, of one format.
         batch_invariant: whether a row's bits are the same in steps of all sizes.
 
@@ -88,7 +86,7 @@ class PersistentDecode:
         spec: ModelSpec,
         weights: NamedWeights,
         rope: RopeTable,
-        max_sequences: int,
+        max_running: int,
         encodings: Sequence[KvEncoding],
         *,
         batch_invariant: bool = False,
@@ -96,8 +94,8 @@ class PersistentDecode:
         self.sampled: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
         self._batch_invariant = batch_invariant
-        self.max_sequences = min(max_sequences, MAX_SEQUENCES)
-        model, held = kernel_model(spec), _weight_format(weights, len(spec.layers))
+        self.max_sequences = min(max_running, max_sequences(spec))
+        model, held = kernel_model(spec), weight_format_of(weights, spec)
         self.faster_up_to = faster_up_to(held)
         self._widths = variant_widths(held, self.max_sequences, batch_invariant=batch_invariant)
         self._kv_format = _kv_format(encodings)
@@ -108,19 +106,20 @@ class PersistentDecode:
         }
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
         self.blocks = min(self.blocks, MAX_BLOCKS, device.sm_count // CLUSTER * CLUSTER)
-        refusal = unsupported_reason(spec, self.blocks)
+        refusal = unsupported_reason(spec, self.blocks, batch_invariant=batch_invariant)
         if self.blocks < _MIN_BLOCKS:
             refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_MIN_BLOCKS}"
         if refusal:
             raise KernelsMissing(f"no persistent decode kernel: {refusal}.")
         self.max_context_tokens = _max_context_tokens(spec, held, self._kv_format)
-        self._layers = _layer_table(weights, encodings)
+        self._layers = layer_table(weights, spec, encodings)
         self.hang_report = cp.cuda.alloc_pinned_memory(16)
         self._hang_report_host = np.frombuffer(self.hang_report, np.int32, 4)
         self._hang_report_host[:] = 0
         self._arguments = self._shared_arguments()
         FAULT_REPORTERS.append(self.describe_hang)
         self._trace: Array | None = None
+        self._counts: Array | None = None
         self._cache_maps: tuple[Any, tuple[Any, Any]] | None = None
 
     def takes(self, batch: Batch) -> bool:
@@ -160,6 +159,13 @@ class PersistentDecode:
             (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=CLUSTER
         )
         return logits
+
+    def count_experts(self, counts: Array) -> None:
+        """See :meth:`.protocol.persistent.PersistentKernel.count_experts`."""
+        (mixture,) = self._spec.ffns(MoeSpec)
+        shape = len(self._spec.layers), 2, mixture.router.experts
+        require(_OP, "the experts' counters", counts, shape, np.dtype(np.int64))
+        self._counts, self._arguments.expert_counts = counts, counts.data.ptr
 
     def traced(self, run: Callable[[], object]) -> Array:
         """Return the clocks that blocks leave during the step that ``run`` launches (no graph's).
@@ -204,6 +210,7 @@ class PersistentDecode:
             hang_report=self.hang_report.ptr,
             timeout_clocks=TIMEOUT_CLOCKS,
             known_positions=len(rope.cosines),
+            **expert_strides(weights, self._spec),
             **model_arguments(self._spec),
         )
 
@@ -257,36 +264,3 @@ def _max_context_tokens(spec: ModelSpec, weight_format: str, kv_format: KvFormat
 
 def _clusters(kernel: Kernel) -> int:
     return kernel.clusters_at_once(THREADS, shared_bytes=SHARED_BYTES, cluster=CLUSTER)
-
-
-def _layer_table(weights: NamedWeights, encodings: Sequence[KvEncoding]) -> Array:
-    """Return each layer's pointers and scales, ``[L, 13]``, as ``LayerWeights`` of ``model.cuh``."""
-    rows = [
-        [*(_pointer(weights.get(f"layers.{layer}.{name}")) for name in LAYER_WEIGHTS), scales_word(encoding)]
-        for layer, encoding in enumerate(encodings)
-    ]
-    return to_device(np.array(rows, np.uint64))
-
-
-def _weight_format(weights: NamedWeights, layers: int) -> str:
-    """Return the format of all layers' matrices, with the head's (``int4+fp8``) if that is not bf16.
-
-    Raises:
-        KernelsMissing: the layers have several.
-    """
-    head = weights.get("head.weight")
-    head_format = f"+{head.packed.name}" if isinstance(head, QuantizedStorage) else ""
-    held = [weights.get(f"layers.{layer}.{name}") for layer in range(layers) for name in LAYER_WEIGHTS]
-    formats = {
-        weight.packed.name if isinstance(weight, QuantizedStorage) else "bf16"
-        for weight in held
-        if isinstance(weight, QuantizedStorage | PackedMatrix)
-    }
-    if len(formats) != 1:
-        raise KernelsMissing(f"its layers have weights in several formats: {', '.join(sorted(formats))}")
-    return formats.pop() + head_format
-
-
-def _pointer(weight: HeldWeight) -> int:
-    storage = getattr(weight, "storage", weight)
-    return 0 if storage is None else int(storage.data.ptr)

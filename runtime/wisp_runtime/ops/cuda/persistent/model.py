@@ -9,9 +9,12 @@ from wisp_plan.families.hugging_face import rotary_rows
 from wisp_plan.kv_formats.fp8 import FP8
 from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.batch_sizes import MIN_EQUAL_QUANTIZED
-from wisp_plan.spec.model import DenseLayer, ModelSpec, dense_layer
+from wisp_plan.memory.buffers.persistent import MAX_MOE_SEQUENCES
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.model import EqualLayer, ModelSpec, equal_layer
+from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
-from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_dense
+from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_equal
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation, interleaved_head_size
 
 MAX_SEQUENCES = WIDTHS[-1]
@@ -29,15 +32,23 @@ MAX_SM_COUNT = 132
 _ONE_BLOCK_HIDDEN = 4096
 """Up to this hidden size a cluster has one 64-row block of the residual: ``kResidualMBlocks``."""
 
+_TILE_ROWS = 16
+_MAX_MOE_HIDDEN = 3072
+"""Half of a mixture's input stays in shared memory, of 32 sequences 96 KB: the rest is the pipelines'."""
+
+_MAX_EXPERTS, _MAX_CHOSEN = 512, 32
+
+DIFFERENT_LAYERS = "its layers differ, or are no attention and gated MLP or mixture"
+
 _HEAD_SIZES = (64, 128)
 _MAX_GROUP_HEADS = 8
 
 
 def kernel_model(spec: ModelSpec) -> Model:
     """Return the sizes and switches of ``spec`` that the template is compiled with."""
-    attention, ffn, _ = require_dense(spec)
+    attention, ffn, _ = require_equal(spec)
     permutation = fused_permutation(rotary_rows(attention))
-    return {
+    sizes = {
         "hidden": spec.hidden,
         "mlp": ffn.inner,
         "heads": attention.heads,
@@ -49,6 +60,13 @@ def kernel_model(spec: ModelSpec) -> Model:
         "output_bias": int(attention.has_output_bias),
         "mlp_bias": int(ffn.has_bias),
     }
+    if isinstance(ffn, MoeSpec):
+        sizes |= {
+            "experts": ffn.router.experts,
+            "chosen_experts": ffn.router.chosen,
+            "normalized_experts": int(ffn.router.normalizes),
+        }
+    return sizes
 
 
 def equal_widths(weight_format: str) -> tuple[int, ...]:
@@ -91,27 +109,30 @@ def parallel_splits(sequences: int, kv_heads: int, blocks: int) -> int:
     return splits if splits > 2 else 1
 
 
-def unsupported_reason(spec: ModelSpec, blocks: int) -> str | None:
+def max_sequences(spec: ModelSpec) -> int:
+    """Return the sequences that a step of ``spec`` may have."""
+    return MAX_MOE_SEQUENCES if spec.ffns(MoeSpec) else MAX_SEQUENCES
+
+
+def unsupported_reason(spec: ModelSpec, blocks: int, *, batch_invariant: bool = False) -> str | None:
     """Return why a model cannot have the kernel; None if it can.
 
     Args:
         blocks: thread blocks that the GPU runs at once.
+        batch_invariant: whether a row's bits must be the same in steps of all sizes.
     """
-    layer = dense_layer(spec)
+    layer = equal_layer(spec)
     if layer is None:
-        return "its layers differ, or are no attention and gated MLP"
+        return DIFFERENT_LAYERS
     attention = layer.attention
     if other := _other_maths(layer):
         return f"it has {other}"
-    rows = {
-        "hidden_size": spec.hidden,
-        "Q, K and V": attention.query_size + 2 * attention.kv_size,
-    }
-    for name, size in rows.items():
-        row_blocks = 1 if name == "hidden_size" and size <= _ONE_BLOCK_HIDDEN else 2
-        max_rows = blocks // 2 * row_blocks * _BLOCK_ROWS
-        if size > max_rows:
-            return f"{name} has {size} rows, over the {max_rows} that {blocks} thread blocks hold"
+    if isinstance(layer.ffn, MoeSpec) and (
+        lacking := _unsupported_experts(layer.ffn, spec.hidden, batch_invariant=batch_invariant)
+    ):
+        return lacking
+    if too_large := _over_rows(spec, attention, blocks):
+        return too_large
     if attention.head_size not in _HEAD_SIZES:
         return f"heads of {attention.head_size} channels, not 64 or 128"
     if attention.rotary_size != attention.head_size:
@@ -121,7 +142,43 @@ def unsupported_reason(spec: ModelSpec, blocks: int) -> str | None:
     return None
 
 
-def _other_maths(layer: DenseLayer) -> str | None:
+def _over_rows(spec: ModelSpec, attention: AttentionSpec, blocks: int) -> str | None:
+    """Return which matrix has more rows than ``blocks`` thread blocks hold; None if none has."""
+    rows = {
+        "hidden_size": spec.hidden,
+        "Q, K and V": attention.query_size + 2 * attention.kv_size,
+    }
+    for name, size in rows.items():
+        row_blocks = 1 if name == "hidden_size" and size <= _ONE_BLOCK_HIDDEN else 2
+        max_rows = blocks // 2 * row_blocks * _BLOCK_ROWS
+        if size > max_rows:
+            return f"{name} has {size} rows, over the {max_rows} that {blocks} thread blocks hold"
+    return None
+
+
+def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) -> str | None:
+    """Return what the kernel does not compute of a mixture; None if it computes all."""
+    if batch_invariant:
+        return "it adds experts' results in an order that depends on the batch"
+    router = ffn.router
+    lacking = {
+        "a shared expert": ffn.shared is not None,
+        "experts with biases": ffn.has_bias,
+        "a router without softmax": router.scores != "softmax",
+        "a router with a bias": router.has_bias or router.has_correction_bias,
+        "experts in groups": router.groups > 1,
+        f"{router.experts} experts, over {_MAX_EXPERTS}": router.experts > _MAX_EXPERTS,
+        f"{router.chosen} experts a token, over {_MAX_CHOSEN}": router.chosen > _MAX_CHOSEN,
+        f"experts of {ffn.inner} channels, no multiple of {_BLOCK_ROWS // 2}": ffn.inner % (_BLOCK_ROWS // 2),
+    }
+    if found := next((name for name, is_there in lacking.items() if is_there), None):
+        return f"it has {found}"
+    if hidden > _MAX_MOE_HIDDEN or hidden % _TILE_ROWS:
+        return f"hidden_size {hidden} of a mixture is over {_MAX_MOE_HIDDEN}, or no multiple of {_TILE_ROWS}"
+    return None
+
+
+def _other_maths(layer: EqualLayer) -> str | None:
     """Return what the kernel does not compute of a layer; None if it computes all."""
     lacking = {
         "attention with an output gate": layer.attention.has_output_gate,

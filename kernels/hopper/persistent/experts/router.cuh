@@ -1,0 +1,203 @@
+// router.cuh: each sequence's experts: those with the largest logits, of equal ones the lower.
+//
+// A block computes the logits of its experts for all sequences, as soon as the residual is there; no barrier follows:
+// each logit shows by itself that it is written, as Q, K and V do. Then every block chooses for all sequences, a warp
+// each, and makes the same list. Logits are before the norm's scale, which changes no order.
+#pragma once
+
+#include "../compute.cuh"
+#include "expert_list.cuh"
+
+// A float as a number of the same order; 0 is below all.
+__device__ __forceinline__ unsigned ordered_bits(float x) {
+  const unsigned bits = __float_as_uint(x + 0.f);  // of two zeros, one
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+__device__ __forceinline__ float from_ordered_bits(unsigned bits) {
+  return __uint_as_float(bits & 0x80000000u ? bits & 0x7fffffffu : ~bits);
+}
+
+// Activations: type of the normed residual.
+template <class Activations>
+struct Router : Phase {
+  static constexpr bool kEndsAtBarrier = false, kReadsRowScales = true;
+
+  template <int N>
+  struct Storage {
+    uint64_t listed;  // completes when the layer's entries are there
+    ExpertList<N> list;
+  };
+
+  template <class OwnStorage>
+  static __device__ __forceinline__ void init_barriers(OwnStorage& storage) {
+    mbarrier_init(shared_address(&storage.listed), 1);
+  }
+
+  template <class OwnStorage>
+  static __device__ __forceinline__ void plan(OwnStorage& storage, const Args& args) {
+    const int lane = threadIdx.x % 32;
+    const unsigned live = __ballot_sync(kWholeWarp, lane < args.sequences && args.contexts[lane] > 0);
+    if (lane == 0) storage.list.live = live;
+  }
+
+  // Of the first layer, as compute() does for the others.
+  template <class Compute>
+  static __device__ __forceinline__ void begin_step(Compute& c) {
+#pragma unroll 1
+    for (int expert = blockIdx.x; expert < kExperts; expert += gridDim.x) {
+      for (int i = threadIdx.x; i < c.args.sequences; i += kComputeThreads) store(c, 0, i, expert, kNotYet);
+    }
+  }
+
+  template <class Compute>
+  static __device__ __forceinline__ void compute(Compute& c) {
+    auto& storage = c.storage.template of<Router>();
+    c.trace.mark(kRouter * 8 + kBegun);
+    for (int i = threadIdx.x; i < kExperts; i += kComputeThreads) storage.list.sequences_of[i] = 0;
+    publish_logits(c);
+    c.trace.mark(kRouter * 8 + kMultiplied);
+    c.begin_row_scales();
+    c.wait_for_row_scales();
+    sync_compute();
+#pragma unroll 1
+    for (int sequence = threadIdx.x / 32; sequence < c.args.sequences; sequence += kComputeThreads / 32) {
+      if (storage.list.live >> sequence & 1) choose(c, storage.list, sequence);
+    }
+    sync_compute();
+    if (threadIdx.x < 32) {
+      const bool counts = blockIdx.x == 0 && c.args.expert_counts != nullptr;
+      storage.list.list_entries(counts ? c.args.expert_counts + c.layer * (2 * kExperts) : nullptr);
+      __syncwarp();
+      if (c.lane() == 0) mbarrier_arrive(shared_address(&storage.listed));
+    }
+    sync_compute();
+    storage.list.fill_slots(c.args.sequences);
+    sync_compute();
+    c.trace.mark(kRouter * 8 + kReduced);
+  }
+
+ private:
+  static constexpr int kChunks = (kHidden / 8 + 31) / 32, kEach = (kExperts + 31) / 32;  // of a lane
+
+  template <class Compute>
+  static __device__ __forceinline__ void store(Compute& c, int layer, int sequence, int expert, unsigned bits) {
+    float* to = c.args.router_logits + static_cast<int64_t>(layer % 2 * Compute::kN + sequence) * kExperts + expert;
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+  }
+
+  template <class Load>
+  static __device__ __forceinline__ void load_chunks(uint4 (&chunks)[kChunks], Load load) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < kChunks; i++) {
+      const bool exists = kHidden / 8 % 32 == 0 || i * 32 + lane < kHidden / 8;
+      chunks[i] = exists ? load(i * 32 + lane) : make_uint4(0u, 0u, 0u, 0u);
+    }
+  }
+
+  static __device__ __forceinline__ float add_pair(uint32_t w, uint32_t x, float sum) {
+    return fmaf(bf16_low(w), Activations::low(x), fmaf(bf16_high(w), Activations::high(x), sum));
+  }
+
+  // A warp has every eighth sequence. The expert's weights are there before the residual is.
+  template <class Compute>
+  static __device__ __forceinline__ void publish_logits(Compute& c) {
+    const uint32_t passed = shared_address(&c.storage.barriers_passed);
+    uint4 weights[kChunks], x[kChunks];
+#pragma unroll 1
+    for (int expert = blockIdx.x; expert < kExperts; expert += gridDim.x) {
+      const uint4* const row =
+          reinterpret_cast<const uint4*>(c.weights.router + static_cast<int64_t>(expert) * kHidden);
+      load_chunks(weights, [&](int i) { return __ldg(row + i); });
+      c.detector.until([&] { return load_barriers_passed(passed) >= c.phase; }, kGridBarrierPassed, c.phase);
+#pragma unroll 1
+      for (int sequence = threadIdx.x / 32; sequence < c.args.sequences; sequence += kComputeThreads / 32) {
+        const uint4* const from =
+            reinterpret_cast<const uint4*>(c.args.normed + static_cast<int64_t>(sequence) * kHidden);
+        load_chunks(x, [&](int i) { return __ldcg(from + i); });
+        float sums[4] = {};
+#pragma unroll
+        for (int i = 0; i < kChunks; i++) {
+          sums[0] = add_pair(weights[i].x, x[i].x, sums[0]), sums[1] = add_pair(weights[i].y, x[i].y, sums[1]);
+          sums[2] = add_pair(weights[i].z, x[i].z, sums[2]), sums[3] = add_pair(weights[i].w, x[i].w, sums[3]);
+        }
+        const float sum = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+        if (c.lane() == 0) {
+          store(c, c.layer, sequence, expert, __float_as_uint(sum));
+          store(c, c.layer + 1, sequence, expert, kNotYet);
+        }
+      }
+    }
+  }
+
+  // By a warp: a lane has kEach experts in a row.
+  template <class Compute, class List>
+  static __device__ __forceinline__ void choose(Compute& c, List& list, int sequence) {
+    const int lane = threadIdx.x % 32;
+    unsigned keys[kEach];
+    load_keys(c, sequence, keys);
+    const float scale = c.storage.row_scales[sequence];
+    float highest = 0.f, total = 0.f, own = 0.f;
+    int own_expert = 0;
+#pragma unroll 1
+    for (int place = 0; place < kChosenExperts; place++) {
+      unsigned most = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; i++) most = max(most, keys[i]);
+      const unsigned top = __reduce_max_sync(kWholeWarp, most);
+      const int winner = __ffs(__ballot_sync(kWholeWarp, most == top)) - 1;
+      const float logit = from_ordered_bits(top) * scale;
+      if (place == 0) {
+        highest = logit;
+        if constexpr (!kNormalizesExperts) total = sum_of_all(keys, scale, highest);
+      }
+      const float score = __expf(logit - highest);
+      if constexpr (kNormalizesExperts) total += score;
+      int which = kEach - 1;
+#pragma unroll
+      for (int i = kEach - 2; i >= 0; i--) which = keys[i] == top ? i : which;
+#pragma unroll
+      for (int i = 0; i < kEach; i++) keys[i] = lane == winner && i == which ? 0u : keys[i];
+      const int expert = winner * kEach + __shfl_sync(kWholeWarp, which, winner);
+      if (lane == place) own = score, own_expert = expert;
+    }
+    if (lane < kChosenExperts) {
+      list.chosen[sequence][lane] = own_expert;
+      list.weights[sequence][lane] = own / total * c.args.routed_scale;
+      atomicOr(&list.sequences_of[own_expert], 1u << sequence);
+    }
+  }
+
+  template <class Compute>
+  static __device__ __forceinline__ void load_keys(Compute& c, int sequence, unsigned (&keys)[kEach]) {
+    const int first = threadIdx.x % 32 * kEach;
+    const float* const from =
+        c.args.router_logits + static_cast<int64_t>(c.layer % 2 * Compute::kN + sequence) * kExperts + first;
+    c.detector.until(
+        [&] {
+          bool are_there = true;
+#pragma unroll
+          for (int i = 0; i < kEach; i++) {
+            if (kExperts % 32 != 0 && first + i >= kExperts) continue;
+            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(keys[i]) : "l"(from + i) : "memory");
+            are_there &= keys[i] != kNotYet;
+          }
+          return __all_sync(kWholeWarp, are_there);
+        },
+        kRouterLogits, c.phase);
+#pragma unroll
+    for (int i = 0; i < kEach; i++) {
+      const bool exists = kExperts % 32 == 0 || first + i < kExperts;
+      keys[i] = exists ? ordered_bits(__uint_as_float(keys[i])) : 0u;
+    }
+  }
+
+  static __device__ __forceinline__ float sum_of_all(const unsigned (&keys)[kEach], float scale, float highest) {
+    float sum = 0.f;
+#pragma unroll
+    for (int i = 0; i < kEach; i++) {
+      if (keys[i] != 0) sum += __expf(from_ordered_bits(keys[i]) * scale - highest);
+    }
+    return warp_sum(sum);
+  }
+};
