@@ -19,11 +19,11 @@ enum PhaseKind : int {
   kQkv = 1,
   kAttend = 2,
   kOutput = 3,
-  kGateUp = 4,
-  kDown = 5,
-  kHead = 6,
-  kClocks = 7,
-  kRouter = 8
+  kRouter = 4,
+  kGateUp = 5,
+  kDown = 6,
+  kHead = 7,
+  kClocks = 8,
 };
 
 struct Trace {

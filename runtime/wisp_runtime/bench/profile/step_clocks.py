@@ -17,15 +17,12 @@ from wisp_runtime.bench.record import Row
 from wisp_runtime.bench.target import Target
 
 PHASES = ("embedding", "qkv", "attention", "output", "router", "gate/up", "down", "head")
-"""Phases in a step's order."""
+"""Phases in a step's order, ``PhaseKind`` of ``persistent/compute.cuh``."""
 ACTIVITIES = ("wait", "multiply", "add", "store")
 """Activity that ends at a mark: waiting for a phase to begin; GEMM tiles, and in attention all of it; adding
 other blocks' partial sums; storing, and signalling the other blocks."""
 
-_KINDS = ("embedding", "qkv", "attention", "output", "gate/up", "down", "head", "", "router")
-"""Phases by their ``PhaseKind``."""
-
-_CLOCKS = _KINDS.index("")
+_CLOCKS = len(PHASES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,8 @@ def _intervals(
         kind, activity = divmod(code, 8)
         if kind == _CLOCKS:
             return
-        yield Interval(block, layer, _KINDS[kind], ACTIVITIES[activity], begin_us, end_us)
-        layer += _KINDS[kind] == "down" and ACTIVITIES[activity] == "store"
+        yield Interval(block, layer, PHASES[kind], ACTIVITIES[activity], begin_us, end_us)
+        layer += PHASES[kind] == "down" and ACTIVITIES[activity] == "store"
 
 
 def rows_of(intervals: list[Interval], target: Target, *, batch: int, context: int) -> Iterator[Row]:

@@ -10,6 +10,7 @@ COLOURS = {
     "embedding": "#8d99ae",
     "norm": "#b8c0ca",
     "qkv": "#1d6fa5",
+    "router": "#7a5195",
     "rope + KV": "#7fb8d8",
     "attention": "#d1495b",
     "output": "#2a9d8f",
