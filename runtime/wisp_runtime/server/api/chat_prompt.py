@@ -35,6 +35,7 @@ from wisp_runtime.server.parsing.unsupported import refuse_unsupported
 from wisp_runtime.server.service import Service, TextCodec
 from wisp_runtime.server.structured.answer import answer_constraint
 from wisp_runtime.server.text.call_ids import with_call_ids
+from wisp_runtime.server.text.single_calls import with_single_calls
 from wisp_runtime.server.text.template_messages import ChatTemplate, TemplateFailed
 from wisp_runtime.server.text.template_renderer import RendererBusy, TemplateRenderer
 from wisp_runtime.server.text.tokenizer import ModelTokenizer
@@ -242,7 +243,7 @@ def _for_template(
             for message in messages
         ]
     if template.reads("tools"):
-        return with_call_ids(messages, template)
+        return with_single_calls(with_call_ids(messages, template), template)
     return with_described_tools(messages, tools.described)
 
 
