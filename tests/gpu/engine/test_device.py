@@ -132,7 +132,7 @@ def test_an_argument_of_the_wrong_size_is_refused_before_the_launch(device):
     kernels = KernelSet(Catalogue(), hardware, arch, device.kernels.folder, device.stream)
     kernel = kernels.get("rmsnorm", "rmsnorm_4")  # of a set of our own: nobody has launched it
     with pytest.raises(ShapeError, match=r"rmsnorm_4: parameter 3 has 4 bytes, got int 64"):
-        kernel.launch((1,), 32, *[full_nan((64,), BF16)] * 3, 64, np.float32(1e-5))
+        kernel.launch((1,), 32, *[full_nan((64,), BF16)] * 3, 64, np.float32(1e-5), np.float32(0))
 
 
 def test_tensor_maps_describe_what_the_copy_engine_can_copy(device):

@@ -96,7 +96,7 @@ class PersistentDecode:
         self._batch_invariant = batch_invariant
         self.max_sequences = min(max_running, max_sequences(spec))
         model, held = kernel_model(spec), weight_format_of(weights, spec)
-        self.faster_up_to = faster_up_to(held)
+        self.faster_up_to = faster_up_to(held, spec)
         self._widths = variant_widths(held, self.max_sequences, batch_invariant=batch_invariant)
         self._kv_format = _kv_format(encodings)
         formats = held if self._kv_format is BF16 else f"{held}/{self._kv_format.name}"
