@@ -22,6 +22,7 @@ class ReasoningFormat:
         prompt_endings: endings of a prompt within which thinking has begun, whitespace aside.
         may_reopen: whether thinking may begin behind text.
         channels: format of tool calls whose parser splits this thinking too; empty: there is none.
+        efforts: efforts that its models know, the least first; empty: those that their templates read.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ReasoningFormat:
     prompt_endings: tuple[str, ...]
     may_reopen: bool = False
     channels: str = ""
+    efforts: tuple[str, ...] = ()
 
     def is_used_by(self, template: str) -> bool:
         """Return whether the source of a chat template names these markers."""
@@ -94,6 +96,7 @@ FORMATS = (
         prompt_endings=(_ANALYSIS,),
         may_reopen=True,
         channels="harmony",
+        efforts=("low", "medium", "high"),
     ),
     ReasoningFormat(
         name="seed_oss",

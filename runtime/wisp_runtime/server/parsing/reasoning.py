@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -97,8 +97,9 @@ def reasoning_of(
 ) -> Reasoning:
     """Return the names and the budget with which a model reasons as a request asks.
 
-    An effort goes to a template that reads ``reasoning_effort``. Else ``none`` turns thinking off by the
-    template's switch, and the others turn it on and set a budget; without a switch ``none`` is a budget of 0.
+    An effort goes to a template that reads ``reasoning_effort``; where the model knows only some, as the
+    nearest of them, and ``none`` is a budget of 0 too. Else ``none`` turns thinking off by the template's
+    switch, and the others turn it on and set a budget; without a switch ``none`` is a budget of 0.
     A name that the request sets itself stays.
 
     Args:
@@ -120,7 +121,10 @@ def reasoning_of(
         raise unsupported(
             EFFORT_NAME, "The model's template shows no thinking: leave it out, or send 'none'."
         )
-    chosen: dict[str, Any] = {EFFORT_NAME: effort} if effort and support.reads_effort else {}
+    known = support.format.efforts if support.format is not None else ()
+    chosen: dict[str, Any] = {EFFORT_NAME: _nearest(effort, known)} if effort and support.reads_effort else {}
+    if effort == "none" and known and budget is None:
+        budget = 0
     if effort or budget:
         chosen |= dict.fromkeys(support.switches, effort != "none")
     if effort and budget is None and support.format is not None and not support.reads_effort:
@@ -128,3 +132,11 @@ def reasoning_of(
     if budget is not None and support.reads_budget:
         chosen[BUDGET_NAME] = budget
     return Reasoning(chosen | dict(names), budget)
+
+
+def _nearest(effort: Effort, known: Sequence[str]) -> str:
+    """Return an effort as the nearest of ``known``, the least first; itself if all are known."""
+    if not known or effort in known:
+        return effort
+    order = list(BUDGETS)
+    return known[0] if order.index(effort) < order.index(known[0]) else known[-1]  # type: ignore[arg-type]

@@ -137,6 +137,32 @@ def test_the_effort_reaches_the_template_from_each_api(api, server, path, fields
     assert server.engine.submitted[-1].thinking is None
 
 
+@pytest.mark.parametrize(
+    ("effort", "written", "budget"),
+    [
+        ("none", "low", 0),
+        ("minimal", "low", None),
+        ("low", "low", None),
+        ("medium", "medium", None),
+        ("xhigh", "high", None),
+        ("max", "high", None),
+    ],
+)
+def test_an_effort_that_the_model_does_not_know_is_the_nearest(api, server, effort, written, budget):
+    ask(api, reasoning_effort=effort)
+    assert f"Reasoning: {written}\n" in prompt_of(server)
+    rule = server.engine.submitted[-1].thinking
+    assert (None if rule is None else rule.max_tokens) == budget
+    ask(api, reasoning_effort=effort, chat_template_kwargs={"reasoning_effort": "utmost"})
+    assert "Reasoning: utmost\n" in prompt_of(server)
+
+
+def test_no_effort_beside_a_format_thinks_a_little(api, server):
+    ask(api, reasoning_effort="none", response_format=SCHEMA)
+    assert server.engine.submitted[-1].thinking is None
+    assert server.engine.submitted[-1].constraint is not None
+
+
 def test_a_response_has_an_item_for_each_channel(api, server):
     says(server, CALLS)
     tool = {"type": "function", **TOOLS[0]["function"]}
