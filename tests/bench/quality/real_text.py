@@ -76,12 +76,14 @@ def main():
     arguments.add_argument("--greedy", type=int, default=64)
     given = arguments.parse_args()
     compared = compare(given.folder, given.tokens, given.greedy)
+    text = compared.pop("text")
     result = {
-        "model": given.folder.name,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        "rows": [{"model": given.folder.name} | compared],
+        "text": text,
     }
-    given.record.write_text(json.dumps(result | compared, indent=1) + "\n")
+    given.record.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
