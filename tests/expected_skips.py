@@ -9,6 +9,7 @@ import pytest
 
 EXPECTED = (
     r"could not import '(cupy|torch)'",  # tests/gpu; runners have no GPU
+    r"WISP_TEST_TORCH names no Python with transformers",  # tests/runtime/parity
     r"needs (KUBECONFIG and )?-m cluster \(make test-cluster\)",  # the job `cluster` runs these
     r"(restarts a component|ends processes) of tests/cluster/node",  # the same job; faults/ weekly
 )
