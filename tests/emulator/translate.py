@@ -35,6 +35,7 @@ def translate(source: Path, includes: list[Path], defines: list[str]) -> str:
         [*command, *defines, str(source)], check=True, capture_output=True, text=True
     ).stdout
     text = _SHARED.sub(r"\1* const \2 = emulator::dynamic_shared<\1>();", _without_assembly(text))
+    text = text.replace("__shared__ ", "emulator::refuse_static_shared(); static ")
     names = _KERNEL.findall(text)
     text = _KERNEL.sub(r"void \1(", text)
     return text + "".join(_LAUNCH.format(name=name) for name in names)

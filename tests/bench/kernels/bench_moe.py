@@ -32,6 +32,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16, to_device
 from wisp_runtime.ops.cuda.device.gpu import Gpu, open_gpu
 from wisp_runtime.ops.cuda.gemm.linear import Matrix
 from wisp_runtime.ops.cuda.moe.ops import CudaMoe
+from wisp_runtime.ops.cuda.moe.plan import Tile
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
@@ -96,13 +97,16 @@ def layers_of(arena: Any, shape: Shape, packed: PackedFormat | None) -> list[Exp
     return layers
 
 
-def stages(moe: Moe, shape: Shape, layers: list[ExpertWeights], tokens: int) -> dict[str, Callable[[], None]]:
-    """Return what each stage launches, a time for each layer."""
+def stages(
+    moe: Moe, shape: Shape, layers: list[ExpertWeights], tokens: int, tile: Tile | None
+) -> dict[str, Callable[[], None]]:
+    """Return what each stage launches, a time for each layer; ``all`` with the tile that is chosen for it."""
     random, spec = np.random.default_rng(tokens), RouterSpec(shape.experts, shape.chosen)
     x = to_device(random.standard_normal((tokens, shape.hidden), np.float32).astype(BF16))
     router = to_device((random.standard_normal((shape.experts, shape.hidden)) / 50).astype(BF16))
     routing = moe._router(x, router, spec, None, None)
-    ordered = moe._sorter(routing.experts, shape.experts)
+    tile = tile or moe._experts.tile(routing.experts.size, shape.experts, layers[0])
+    ordered = moe._sorter(routing.experts, shape.experts, tile=tile)
     pairs, experts = tokens * shape.chosen, moe._experts
 
     def into(layer: ExpertWeights) -> Any:
@@ -113,7 +117,8 @@ def stages(moe: Moe, shape: Shape, layers: list[ExpertWeights], tokens: int) -> 
     assert len(y) == pairs
     each: dict[str, Callable[[ExpertWeights], object]] = {
         "route": lambda _: moe._router(x, router, spec, None, None),
-        "sort": lambda _: moe._sorter(routing.experts, shape.experts),
+        "sort": lambda _: moe._sorter(routing.experts, shape.experts, tile=tile),
+        **({"gather": lambda _: experts._wide.gather(x, ordered.rows)} if tile.is_wide else {}),
         "gate_up": into,
         "down": lambda layer: experts.multiply_out(inner, layer, ordered),
         "combine": lambda _: experts.combine(y, ordered, Routing(routing.experts, routing.weights), x),
@@ -140,10 +145,12 @@ def floors(shape: Shape, tokens: int, hit: int, packed: PackedFormat | None) -> 
     return found | {"all": sum(found.values())}
 
 
-def measure(device: Gpu, arena: Any, name: str, weight_format: str, tokens: int) -> list[dict[str, object]]:
+def measure(
+    device: Gpu, arena: Any, name: str, weight_format: str, tokens: int, tile: Tile | None
+) -> list[dict[str, object]]:
     """Time every stage at a number of tokens."""
     shape, packed, moe = SHAPES[name], PACKED_FORMATS.get(weight_format), Moe(device)
-    bodies = stages(moe, shape, layers_of(arena, shape, packed), tokens)
+    bodies = stages(moe, shape, layers_of(arena, shape, packed), tokens, tile)
     hit = len(np.unique(cp.asnumpy(device.workspace.array("moe.experts", (tokens, shape.chosen), np.int32))))
     floor = floors(shape, tokens, hit, packed)
     rows = []
@@ -178,17 +185,28 @@ def line(row: dict[str, object]) -> str:
 @click.argument("record", type=click.Path(path_type=Path))
 @click.option("--tokens", type=int, multiple=True, default=TOKENS, show_default=True)
 @click.option("--shape", "shapes", type=click.Choice(list(SHAPES)), multiple=True, default=list(SHAPES))
+@click.option("--tile", type=int, help="Tokens of a tile; the chosen one if none is named.")
+@click.option("--wide", is_flag=True, help="The tile is of Hopper's kernel.")
 @click.option("--format", "formats", multiple=True, default=("bf16",), show_default=True)
-def main(record: Path, tokens: tuple[int, ...], shapes: tuple[str, ...], formats: tuple[str, ...]) -> None:
+def main(
+    record: Path,
+    tokens: tuple[int, ...],
+    shapes: tuple[str, ...],
+    formats: tuple[str, ...],
+    tile: int | None,
+    *,
+    wide: bool,
+) -> None:
     """Measure every shape, format and number of tokens, and write RECORD."""
     device = open_gpu()
     largest = max(s.experts * s.hidden * s.inner * 3 * 2 for s in SHAPES.values())
     arena = fill(np.uint32(1), cp.empty(LAYERS * largest // 2 * 9 // 8, np.uint16)).view(np.uint8)
     rows: list[dict[str, object]] = []
+    named = None if tile is None else Tile(tile, wide)
     for name in shapes:
         for weight_format in formats:
             for count in tokens:
-                found = measure(device, arena, name, weight_format, count)
+                found = measure(device, arena, name, weight_format, count, named)
                 print("\n".join(map(line, found)), flush=True)
                 rows += found
     told = {"gpu": device.name, "command": shown_command(sys.argv), "rows": rows}

@@ -13,6 +13,11 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(machine.current->block->shared);
 }
 
+// What is shared must be dynamic; kernels that are not launched may be compiled.
+inline void refuse_static_shared() {
+  machine.fault("shared memory of a fixed size is not emulated");
+}
+
 template <class... A, size_t... kIndex>
 void call(void (*kernel)(A...), void** arguments, std::index_sequence<kIndex...>) {
   kernel(*static_cast<A*>(arguments[kIndex])...);

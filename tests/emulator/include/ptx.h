@@ -2,6 +2,8 @@
 // as in the text.
 #pragma once
 
+#include <bit>
+
 #include "cuda.h"
 #include "cuda_bf16.h"
 #include "device.h"
@@ -143,6 +145,11 @@ inline void ptx_barrier_cluster_wait_aligned() {
   machine.order_stores();
   machine.wait_for(machine.current->block->cluster->cluster_barrier, threads);
 }
+inline void ptx_barrier_cluster_arrive_relaxed() {}
+inline void ptx_barrier_cluster_arrive_release() {}
+inline void ptx_barrier_cluster_wait_acquire() {
+  ptx_barrier_cluster_wait_aligned();
+}
 inline void ptx_bar_sync(int barrier, int threads) {
   emulator::machine.order_stores();
   emulator::machine.wait_for(emulator::machine.current->block->barriers[barrier], threads);
@@ -155,6 +162,9 @@ inline void ptx_prefetch_tensormap(const void*) {}
 inline void ptx_mov_u64(unsigned long long& now) {
   now = uint64_t(emulator::machine.clock);
 }
+inline void ptx_mov_u32(uint32_t& cluster_rank) {
+  cluster_rank = uint32_t(emulator::machine.current->block->rank);
+}
 inline void ptx_mapa_shared__cluster_u32(uint32_t& there, uint32_t address, int rank) {
   there = (address & ((1u << emulator::kRankShift) - 1)) | uint32_t(rank + 1) << emulator::kRankShift;
 }
@@ -166,6 +176,9 @@ inline void ptx_mbarrier_init_shared__cta_b64(uint32_t barrier, uint32_t arrival
 inline void ptx_mbarrier_arrive_shared__cta_b64(uint32_t barrier, uint32_t count = 1) {
   emulator::machine.order_stores();
   emulator::mbarrier(barrier).arrive(count);
+}
+inline void ptx_mbarrier_arrive_shared__cluster_b64(uint32_t barrier) {
+  ptx_mbarrier_arrive_shared__cta_b64(barrier);
 }
 inline void ptx_mbarrier_arrive_expect_tx_shared__cta_b64(uint32_t barrier, uint32_t bytes) {
   emulator::machine.order_stores();
@@ -249,6 +262,11 @@ inline void ptx_st_async_shared__cluster_mbarrier__complete_tx__bytes_v4_b32(uin
                                                                              uint32_t c, uint32_t d, uint32_t barrier) {
   emulator::send_later(to, barrier, a, b, c, d);
 }
+inline void ptx_st_async_weak_shared__cluster_mbarrier__complete_tx__bytes_v4_f32(uint32_t to, float a, float b,
+                                                                                  float c, float d, uint32_t barrier) {
+  emulator::send_later(to, barrier, std::bit_cast<uint32_t>(a), std::bit_cast<uint32_t>(b), std::bit_cast<uint32_t>(c),
+                       std::bit_cast<uint32_t>(d));
+}
 
 // Loads, stores, atomics.
 inline void ptx_ld_shared_f32(float& value, uint32_t from) {
@@ -259,6 +277,9 @@ inline void ptx_ld_shared_v2_f32(float& a, float& b, uint32_t from) {
 }
 inline void ptx_ld_shared_v4_f32(float& a, float& b, float& c, float& d, uint32_t from) {
   ptx_ld_shared_v2_f32(a, b, from), ptx_ld_shared_v2_f32(c, d, from + 8);
+}
+inline void ptx_ld_shared_u16(uint16_t& value, uint32_t from) {
+  value = emulator::machine.at<uint16_t>(from);
 }
 inline void ptx_ld_shared_u32(uint32_t& value, uint32_t from) {
   value = emulator::machine.at<uint32_t>(from);
@@ -286,6 +307,10 @@ inline void ptx_st_release_cta_shared__cta_u32(uint32_t to, unsigned value) {
   emulator::machine.order_stores();
   emulator::machine.at<unsigned>(to) = value;
 }
+inline void ptx_ld_global_cg_v4_f32(float& a, float& b, float& c, float& d, const void* from) {
+  const float* const values = static_cast<const float*>(from);
+  a = values[0], b = values[1], c = values[2], d = values[3];
+}
 inline void ptx_ld_relaxed_gpu_global_u32(unsigned& value, const void* from) {
   value = emulator::machine.load(static_cast<const uint32_t*>(from));
 }
@@ -298,6 +323,11 @@ inline void ptx_st_relaxed_gpu_global_u32(void* to, unsigned value) {
 inline void ptx_red_release_gpu_global_add_u32(unsigned* to, unsigned more) {
   emulator::machine.release();
   *to += more;
+}
+inline void ptx_atom_acq_rel_gpu_global_add_u32(unsigned& before, unsigned* at, unsigned more) {
+  emulator::machine.release();
+  before = *at;
+  *at += more;
 }
 inline void ptx_atom_acq_rel_gpu_global_inc_u32(unsigned& before, unsigned* at, unsigned most) {
   emulator::machine.release();
@@ -324,6 +354,15 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint
     return uint32_t(emulator::machine.at<uint16_t>(uint32_t(rows.words[i * 8 + r][0]) + lane / 4 * 2));
   };
   for (uint32_t i = 0; i < 4; i++) *to[i] = half(i, lane % 4 * 2) | half(i, lane % 4 * 2 + 1) << 16;
+}
+inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared__cta_b16(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
+                                                                    uint32_t d) {
+  const emulator::Shown rows = emulator::show_to_warp(row);
+  const uint32_t words[] = {a, b, c, d}, lane = uint32_t(emulator::machine.current->lane);
+  for (uint32_t i = 0; i < 8; i++) {
+    const uint32_t to = uint32_t(rows.words[i / 2 * 8 + lane % 4 * 2 + i % 2][0]) + lane / 4 * 2;
+    emulator::machine.at<uint16_t>(to) = uint16_t(words[i / 2] >> i % 2 * 16);
+  }
 }
 inline void ptx_movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& column, uint32_t row) {
   const emulator::Shown rows = emulator::show_to_warp(row);

@@ -25,10 +25,11 @@ class Moe(CudaMoe):
 
     Args:
         device: the GPU.
+        is_batch_invariant: whether a row has the same bits for any number of tokens.
     """
 
-    def __init__(self, device):
-        self._device = device
+    def __init__(self, device, *, is_batch_invariant=False):
+        self._device, self._is_batch_invariant = device, is_batch_invariant
 
 
 class Matrices:

@@ -74,7 +74,8 @@ def test_activations_biases_and_what_is_added(moe, random, activation, has_bias)
 
 
 @pytest.mark.parametrize("name", ["bf16", "fp8_block", "int4", "mxfp4"])
-def test_a_row_has_the_same_bits_whatever_the_batch_and_nan_stays_in_its_own(moe, random, name):
+def test_a_row_has_the_same_bits_whatever_the_batch_and_nan_stays_in_its_own(device, random, name):
+    moe = Moe(device, is_batch_invariant=True)
     mixture = Mixture(name, 16, 384, 128)
     x = random.standard_normal((2048, 384), np.float32).astype(BF16)
     experts, weights = routed(random, 2048, 4, 16)

@@ -31,7 +31,7 @@ def test_the_order_is_that_of_a_stable_sort(device, random, tokens, chosen, coun
     expected = np.full((3, 2, count), 5)
     expected[1] += [per_expert, per_expert > 0]
     assert np.array_equal(cp.asnumpy(counts), expected)
-    ends, width = np.cumsum(per_expert), result.width
+    ends, width = np.cumsum(per_expert), result.tile.width
     tiles = cp.asnumpy(result.tiles)[: int(result.tile_count[0])]
     assert tiles.tolist() == [
         [expert, first, min(end, first + width), 0]

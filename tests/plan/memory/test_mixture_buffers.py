@@ -13,7 +13,7 @@ from wisp_plan.presets import shape_spec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N
-from wisp_runtime.ops.cuda.moe.plan import router_grid, tile_tokens
+from wisp_runtime.ops.cuda.moe.plan import mma_tile, router_grid, wide_tile
 
 
 def sizes_of(spec, tokens):
@@ -30,7 +30,7 @@ def test_a_step_of_any_number_of_tokens_fits(shape, max_tokens):
         pairs = tokens * router.chosen
         _, grid = router_grid(tokens, router.experts, spec.hidden)
         assert grid[2] * tokens * router.experts * 4 <= buffers["moe.logits"].size_bytes
-        tiles = max_tiles(pairs, router.experts, tile_tokens(pairs, router.experts))
+        tiles = max_tiles(pairs, router.experts, mma_tile(pairs, router.experts).width)
         assert tiles * 16 <= buffers["moe.tiles"].size_bytes
 
 
@@ -63,4 +63,12 @@ def test_ranges_of_logits_are_as_wide_as_the_kernels():
     ("tokens", "expected"), [(1, 8), (32, 8), (64, 8), (128, 16), (512, 64), (2048, 128), (7900, 128)]
 )
 def test_most_experts_have_one_tile_up_to_many_tokens(tokens, expected):
-    assert tile_tokens(tokens * 8, 128) == expected
+    assert mma_tile(tokens * 8, 128).width == expected
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"), [(1, None), (1023, None), (1024, 128), (4095, 128), (7900, 192)]
+)
+def test_many_tokens_of_an_expert_take_a_wide_tile(tokens: int, expected: int | None) -> None:
+    tile = wide_tile(tokens * 8, 128)
+    assert expected == (tile and tile.width)

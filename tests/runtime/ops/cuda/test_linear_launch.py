@@ -91,7 +91,8 @@ def linear(monkeypatch):
         module.maps.append((array.shape, box))
         return box
 
-    monkeypatch.setattr(module, "tensor_map_2d", tensor_map)
+    token_maps = importlib.import_module("wisp_runtime.ops.cuda.gemm.token_maps")
+    monkeypatch.setattr(token_maps, "tensor_map_2d", tensor_map)
     yield module
     for name in MODULES:
         sys.modules.pop(f"wisp_runtime.ops.cuda.{name}", None)

@@ -12,7 +12,7 @@ from wisp_plan.memory.buffers import gemm as buffers
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require_true
-from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
+from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.gemm.checks import check_tokens, check_weight
 from wisp_runtime.ops.cuda.gemm.cost_model import SMALL_N
 from wisp_runtime.ops.cuda.gemm.launch import GemmArguments, Launch
@@ -21,7 +21,6 @@ from wisp_runtime.ops.cuda.gemm.quantized_launch import QuantizedPlanner, quanti
 from wisp_runtime.ops.cuda.gemm.quantized_tiling import MIN_W8A8_TOKENS, plan_quantized
 from wisp_runtime.ops.cuda.gemm.rotary_arguments import RotaryArguments
 from wisp_runtime.ops.cuda.gemm.tiling import (
-    BLOCK_K,
     MULTICAST_TOKENS,
     GemmPlan,
     GemmShape,
@@ -30,6 +29,7 @@ from wisp_runtime.ops.cuda.gemm.tiling import (
     staging_bytes,
 )
 from wisp_runtime.ops.cuda.gemm.token_codes import Codes, TokenCodes
+from wisp_runtime.ops.cuda.gemm.token_maps import TokenMaps
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 
@@ -69,7 +69,7 @@ class Linear:
         self._shared_bytes = shared_bytes or device.shared_bytes
         self._launches: dict[Any, Launch] = {}
         self._rotary = RotaryArguments()
-        self._maps: dict[Any, Any] = {}
+        self._map = TokenMaps()
         self._checked: dict[Any, bool] = {}
         self._max_tokens = 0
         self._partials, self._arrivals = buffers.split_k(1, device.sm_count)
@@ -272,21 +272,6 @@ class Linear:
             tokens=self._map(x, width // 2 if chosen.shares_tokens else width),
             arguments=arguments,
         )
-
-    def _map(self, x: Array, width: int) -> Any:
-        """Describe ``x`` with as many rows as its memory has: one map for any number of tokens.
-
-        A box beyond a map's edge is slow, and making a map takes longer than a launch.
-        """
-        memory, stride = x.data.mem, x.strides[0]
-        spare_bytes = memory.ptr + memory.size - x.data.ptr - x.shape[1] * BF16.itemsize
-        shape = (1 + spare_bytes // stride, x.shape[1])
-        key = x.data.ptr, shape, stride, width
-        tensor_map = self._maps.get(key)
-        if tensor_map is None:
-            rows = cp.ndarray(shape, BF16, x.data, x.strides)
-            tensor_map = remember(self._maps, key, tensor_map_2d(rows, width, BLOCK_K))
-        return tensor_map
 
 
 def _can_multicast(plan: GemmPlan) -> bool:

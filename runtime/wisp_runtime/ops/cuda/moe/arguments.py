@@ -53,3 +53,12 @@ class ExpertArguments(ctypes.Structure):
         ("matrix_bytes", ctypes.c_longlong),
         ("store", ctypes.c_int32),
     )
+
+
+class ExpertTiles(ctypes.Structure):
+    """``ExpertTiles`` of Hopper's ``experts.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("tiles", "tile_count")),
+        ("distance", ctypes.c_longlong),
+    )

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
@@ -17,44 +16,23 @@ from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.linear import Matrix
 from wisp_runtime.ops.cuda.gemm.portable_plan import GemmArguments, quantized_arguments
 from wisp_runtime.ops.cuda.moe.arguments import PLAIN_STORE, STORES, ExpertArguments
-from wisp_runtime.ops.cuda.moe.plan import experts_entry, experts_grid, experts_shared_bytes
+from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices, kind_of
+from wisp_runtime.ops.cuda.moe.plan import (
+    Tile,
+    experts_entry,
+    experts_grid,
+    experts_shared_bytes,
+    mma_tile,
+    wide_tile,
+)
 from wisp_runtime.ops.cuda.moe.sorting import SortedPairs
+from wisp_runtime.ops.cuda.moe.wide_experts import WideExperts, are_wide
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
 
 _CONSTANTS = constants()
 _THREADS, _ROW_THREADS = _CONSTANTS["mma_gemm_threads"], _CONSTANTS["row_threads"]
 _INTERLEAVED = "gate_up_interleaved"
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertMatrices:
-    """Matrices of all experts, at equal distances.
-
-    Attributes:
-        first: matrix of expert 0.
-        count: E.
-        distance_bytes: distance of two experts' matrices.
-    """
-
-    first: Matrix
-    count: int
-    distance_bytes: int
-
-    @classmethod
-    def of(cls, matrices: tuple[Matrix, ...]) -> ExpertMatrices:
-        """See a tuple of matrices as one.
-
-        Raises:
-            ShapeError: they differ in shape or format, or are not equally far apart.
-        """
-        first, addresses = matrices[0], [matrix.storage.data.ptr for matrix in matrices]
-        distance = addresses[1] - addresses[0] if len(matrices) > 1 else first.storage.nbytes
-        expected = [addresses[0] + distance * expert for expert in range(len(matrices))]
-        is_even = addresses == expected and distance % 16 == 0 and addresses[0] % 16 == 0
-        if not is_even or len({_kind(matrix) for matrix in matrices}) > 1:
-            raise ShapeError("experts: matrices must be alike, and lie at equal multiples of 16 bytes")
-        return cls(first, len(matrices), distance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +56,15 @@ class Experts:
 
     Args:
         device: the GPU.
+        has_wide: whether a Hopper takes its own kernel where experts have many tokens; the others' results
+            have the same bits for any number of tokens.
     """
 
-    def __init__(self, device: Gpu) -> None:
+    def __init__(self, device: Gpu, *, has_wide: bool = True) -> None:
         self._kernels, self._workspace = device.kernels, device.workspace
         self._combine = device.kernels.get("combine_experts")
+        self._wide = WideExperts(device)
+        self._has_wide, self._are_wide = has_wide and device.arch.startswith("sm_90"), False
         self._matrices: dict[int, tuple[Any, ExpertMatrices]] = {}
         self._gemms: dict[Any, _Gemm] = {}
         self._checked: dict[Any, bool] = {}
@@ -93,6 +75,16 @@ class Experts:
         if known is None or known[0] is not weight:
             known = self._matrices[id(weight)] = weight, ExpertMatrices.of(weight)
         return known[1]
+
+    def tile(self, pairs: int, count: int, experts: ExpertWeights | None = None) -> Tile:
+        """Return the tile by which ``pairs`` of one of ``count`` experts are sorted.
+
+        Args:
+            experts: their weights; None: not known yet, of the kind of the last ones.
+        """
+        if experts is not None:
+            self._are_wide = self._has_wide and are_wide(experts)
+        return (wide_tile(pairs, count) if self._are_wide else None) or mma_tile(pairs, count)
 
     def __call__(
         self, x: Array, routing: Routing, ordered: SortedPairs, experts: ExpertWeights, added: Array | None
@@ -117,11 +109,16 @@ class Experts:
     def multiply_in(self, x: Array, experts: ExpertWeights, ordered: SortedPairs) -> Array:
         """Return the activated results of gate and up of each position: ``[N K, F]`` bf16."""
         matrices, store = self.matrices(experts.gate_up), STORES[experts.activation]
+        if ordered.tile.is_wide:
+            positions = self._wide.gather(x, ordered.rows)
+            return self._wide.gated(positions, matrices, experts.gate_up_bias, ordered)
         return self._multiply(x, matrices, experts.gate_up_bias, store, ordered, ordered.rows, "moe.inner")
 
     def multiply_out(self, inner: Array, experts: ExpertWeights, ordered: SortedPairs) -> Array:
         """Return the results of each position: ``[N K, D]`` bf16."""
         matrices = self.matrices(experts.down)
+        if ordered.tile.is_wide:
+            return self._wide.down(inner, matrices, experts.down_bias, ordered)
         return self._multiply(inner, matrices, experts.down_bias, PLAIN_STORE, ordered, None, "moe.outputs")
 
     def combine(self, y: Array, ordered: SortedPairs, routing: Routing, added: Array | None) -> Array:
@@ -144,7 +141,7 @@ class Experts:
         out_name: str,
     ) -> Array:
         first, pairs = matrices.first, len(ordered.rows)
-        key = out_name, x.strides[0], _kind(first), matrices.count, store, pairs, ordered.width
+        key = out_name, x.strides[0], kind_of(first), matrices.count, store, pairs, ordered.tile
         launch = self._gemms.get(key)
         if launch is None:
             launch = remember(self._gemms, key, self._launch(x, matrices, store, ordered, pairs))
@@ -163,7 +160,7 @@ class Experts:
     def _launch(
         self, x: Array, matrices: ExpertMatrices, store: int, ordered: SortedPairs, pairs: int
     ) -> _Gemm:
-        first, width = matrices.first, ordered.width
+        first, width = matrices.first, ordered.tile.width
         packed = first.packed if isinstance(first, QuantizedStorage) else None
         gemm = {
             "weight": 0,
@@ -194,11 +191,6 @@ class Experts:
         shape = len(x), routing.experts.shape[1]
         require("mixture", "weights", routing.weights, shape, np.dtype(np.float32))
         remember(self._checked, key, True)
-
-
-def _kind(matrix: Matrix) -> tuple[Any, ...]:
-    packed = matrix.packed.name if isinstance(matrix, QuantizedStorage) else "bf16"
-    return matrix.outputs, matrix.inputs, matrix.permutation, packed
 
 
 def _check_tokens(x: Array, into: ExpertMatrices, added: Array | None) -> None:

@@ -26,6 +26,7 @@ class CudaMoe:
 
     _device: Gpu
     _sorted: SortedPairs | None = None
+    _is_batch_invariant = False
 
     @cached_property
     def _router(self) -> Router:
@@ -37,7 +38,7 @@ class CudaMoe:
 
     @cached_property
     def _experts(self) -> Experts:
-        return Experts(self._device)
+        return Experts(self._device, has_wide=not self._is_batch_invariant)
 
     @cached_property
     def _scale(self) -> ScaleRows:
@@ -67,7 +68,8 @@ class CudaMoe:
             array, shape = self._device.workspace.array, (0, spec.chosen)
             return Routing(array("moe.experts", shape, np.int32), array("moe.weights", shape, np.float32))
         routing = self._router(x, weight, spec, bias, correction)
-        self._sorted = self._sorter(routing.experts, spec.experts, counts)
+        tile = self._experts.tile(routing.experts.size, spec.experts)
+        self._sorted = self._sorter(routing.experts, spec.experts, counts, tile)
         return routing
 
     def mixture(
@@ -77,8 +79,9 @@ class CudaMoe:
         if not len(x):
             return self._device.workspace.array("mixture", x.shape, BF16)
         ordered = self._sorted
-        if ordered is None or ordered.experts is not routing.experts:
-            ordered = self._sorter(routing.experts, len(experts.gate_up))
+        tile = self._experts.tile(routing.experts.size, len(experts.gate_up), experts)
+        if ordered is None or ordered.experts is not routing.experts or ordered.tile != tile:
+            ordered = self._sorter(routing.experts, len(experts.gate_up), tile=tile)
         self._sorted = None
         return self._experts(x, routing, ordered, experts, added)
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from wisp_plan.memory.buffers.gemm import BLOCK_M
 from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, RANGE_COLUMNS
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N, quantized_name, quantized_step
 
-MOE_KERNELS = ("router_logits", "choose_experts", "sort_pairs", "experts", "combine_experts", "scale_rows")
+MOE_KERNELS = (
+    *("router_logits", "choose_experts", "sort_pairs", "gather_positions"),
+    *("experts", "combine_experts", "scale_rows"),
+)
 """Ops that a model with mixtures of experts needs."""
 
 MAX_EXPERTS = 512
@@ -22,6 +27,16 @@ ROUTER_TOKENS = (8, 64)
 ROUTER_EXPERTS = 64
 """Experts of such a tile."""
 
+WIDE_ROW_TILES = {128: 3, 192: 3, 256: 2}
+"""Tokens of the tiles of Hopper's ``experts.cu``, and their 64-row tiles."""
+
+WIDE_BARRIER_BYTES = 256
+"""Shared memory of its barriers."""
+
+_MIN_WIDE_TOKENS = 64  # of a mean expert: fewer, and memory is the limit of every kernel
+_MIN_WIDEST_TOKENS = (
+    256  # from which on the tiles' last tokens, which may be missing, matter less than their width
+)
 _SPARE = 1.5  # tokens of a tile over those of a mean expert: most experts then have one tile
 _ROW_BYTES = 128  # of a token in a stage, along K: 64 columns
 _SORT_WARPS = constants()["sort_threads"] // 32
@@ -48,9 +63,33 @@ def choose_entry(experts: int) -> str:
     return f"choose_experts_{next(own for own in (4, 8, 16) if own * 32 >= experts)}"
 
 
-def tile_tokens(pairs: int, experts: int) -> int:
-    """Return the tokens of an expert's tile: the narrowest with room for more than a mean expert's."""
-    return next((width for width in BLOCK_N if width * experts >= _SPARE * pairs), BLOCK_N[-1])
+class Tile(NamedTuple):
+    """Tile of an expert's GEMM.
+
+    Attributes:
+        width: tokens.
+        is_wide: whether it is of Hopper's ``experts.cu``, whose tokens are gathered first.
+    """
+
+    width: int
+    is_wide: bool = False
+
+
+def mma_tile(pairs: int, experts: int) -> Tile:
+    """Return the tile of the portable kernels: the narrowest that holds more than a mean expert's tokens."""
+    return Tile(next((width for width in BLOCK_N if width * experts >= _SPARE * pairs), BLOCK_N[-1]))
+
+
+def wide_tile(pairs: int, experts: int) -> Tile | None:
+    """Return the tile of Hopper's kernel, or None where the portable ones are as fast."""
+    if pairs < _MIN_WIDE_TOKENS * experts:
+        return None
+    return Tile(192 if pairs >= _MIN_WIDEST_TOKENS * experts else 128, is_wide=True)
+
+
+def wide_entry(width: int, is_gated: bool) -> str:
+    """Return Hopper's kernel of a tile's tokens."""
+    return f"experts_{'swiglu_' if is_gated else ''}{'tall_' if WIDE_ROW_TILES[width] == 3 else ''}n{width}"
 
 
 def experts_entry(packed: PackedFormat | None, width: int) -> str:

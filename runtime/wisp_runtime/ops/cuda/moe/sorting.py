@@ -13,7 +13,7 @@ from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.moe.arguments import SortArguments
-from wisp_runtime.ops.cuda.moe.plan import MAX_EXPERTS, sort_shared_bytes, tile_tokens
+from wisp_runtime.ops.cuda.moe.plan import MAX_EXPERTS, Tile, mma_tile, sort_shared_bytes
 
 _THREADS = constants()["sort_threads"]
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)
@@ -30,7 +30,7 @@ class SortedPairs:
         rows: ``[N K]`` int32: token at each position.
         tiles: ``[max_tiles, 4]`` int32, of :attr:`tile_count`: expert, first position, last + 1.
         tile_count: ``[1]`` int32.
-        width: tokens of a tile.
+        tile: tile of the GEMMs.
     """
 
     experts: Array
@@ -38,7 +38,7 @@ class SortedPairs:
     rows: Array
     tiles: Array
     tile_count: Array
-    width: int
+    tile: Tile
 
 
 class PairSorter:
@@ -52,30 +52,34 @@ class PairSorter:
         self._kernel, self._workspace = device.kernels.get("sort_pairs"), device.workspace
         self._plans: dict[Any, SortArguments] = {}
 
-    def __call__(self, experts: Array, count: int, counts: Array | None = None) -> SortedPairs:
+    def __call__(
+        self, experts: Array, count: int, counts: Array | None = None, tile: Tile | None = None
+    ) -> SortedPairs:
         """Sort the pairs of ``experts`` ``[N, K]`` int32, N > 0, each of ``count`` experts.
 
         Args:
             counts: ``[2, E]`` int64 to which each expert's pairs, and 1 where there are any, are added.
+            tile: tile of the GEMMs; None: that of the portable kernels.
 
         Raises:
             ShapeError: an array differs from the above.
         """
-        key = experts.shape, count, counts is None
+        tile = tile or mma_tile(experts.size, count)
+        key = experts.shape, count, counts is None, tile
         arguments = self._plans.get(key)
         if arguments is None:
             _check(experts, count, counts)
-            sizes = experts.size, experts.shape[1], tile_tokens(experts.size, count)
+            sizes = experts.size, experts.shape[1], tile.width
             arguments = remember(self._plans, key, SortArguments(0, 0, 0, 0, 0, 0, 0, *sizes))
-        pairs, width = experts.size, arguments.tile_tokens
+        pairs = experts.size
         array = self._workspace.array
         ordered = SortedPairs(
             experts,
             array("moe.positions", experts.shape, _INT32),
             array("moe.rows", (pairs,), _INT32),
-            array("moe.tiles", (max_tiles(pairs, count, width), 4), _INT32),
+            array("moe.tiles", (max_tiles(pairs, count, tile.width), 4), _INT32),
             array("moe.tile_count", (1,), _INT32),
-            width,
+            tile,
         )
         arguments.experts, arguments.positions = experts.data.ptr, ordered.positions.data.ptr
         arguments.rows, arguments.tiles = ordered.rows.data.ptr, ordered.tiles.data.ptr

@@ -11,7 +11,7 @@ from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device
-from wisp_runtime.ops.cuda.moe.experts import ExpertMatrices
+from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices
 from wisp_runtime.ops.cuda.persistent.arguments import ROUTER, layer_weights, scales_word
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
