@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import pre_tokenizers
 
 LAYERS, HIDDEN, MLP, HEADS, KV_HEADS, HEAD_SIZE = 2, 64, 96, 4, 2, 16
+EXPERTS = 4
 SPECIAL = ["<|end|>", "<|begin|>"]
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = ["h e", "l l", "he ll", "hell o"]
@@ -67,6 +68,8 @@ def write_gguf(
         "attention.head_count_kv": KV_HEADS,
         "rope.dimension_count": sizes.head_size,
     }
+    if architecture == "qwen3moe":
+        fields |= {"expert_count": EXPERTS, "expert_used_count": 2, "expert_feed_forward_length": sizes.mlp}
     for key, value in fields.items():
         writer.add_uint32(f"{architecture}.{key}", value)
     writer.add_float32(f"{architecture}.rope.freq_base", 10000.0)
@@ -103,6 +106,8 @@ def _tensors(sizes, architecture):
     shapes = {"attn_q": (query, sizes.hidden), "attn_k": (key, sizes.hidden), "attn_v": (key, sizes.hidden)}
     shapes |= {"attn_output": (sizes.hidden, query), "ffn_down": (sizes.hidden, sizes.mlp)}
     shapes |= {"ffn_gate": (sizes.mlp, sizes.hidden), "ffn_up": (sizes.mlp, sizes.hidden)}
+    if architecture == "qwen3moe":
+        shapes = {name: shape for name, shape in shapes.items() if "ffn" not in name} | _expert_shapes(sizes)
     tensors = {"token_embd.weight": random.standard_normal((len(TOKENS), sizes.hidden)).astype(np.float32)}
     tensors["output_norm.weight"] = np.ones(sizes.hidden, np.float32)
     for layer in range(LAYERS):
@@ -110,25 +115,37 @@ def _tensors(sizes, architecture):
             tensors[f"blk.{layer}.{norm}.weight"] = random.random(sizes.hidden, np.float32)
         for name, shape in shapes.items():
             tensors[f"blk.{layer}.{name}.weight"] = random.standard_normal(shape).astype(np.float32)
-        if architecture == "gemma3":
-            for name in ("post_attention_norm", "post_ffw_norm"):
-                tensors[f"blk.{layer}.{name}.weight"] = random.random(sizes.hidden, np.float32)
-        if architecture in ("gemma3", "qwen3"):
-            for name in ("attn_q_norm", "attn_k_norm"):
-                tensors[f"blk.{layer}.{name}.weight"] = random.random(sizes.head_size, np.float32)
-        if architecture == "qwen2":
-            for name, width in (("attn_q", query), ("attn_k", key), ("attn_v", key)):
-                tensors[f"blk.{layer}.{name}.bias"] = random.random(width, np.float32)
+        for name, width in _vectors(sizes, architecture).items():
+            tensors[f"blk.{layer}.{name}"] = random.random(width, np.float32)
     return tensors
+
+
+def _vectors(sizes, architecture):
+    """Return the sizes of a family's own norms and biases."""
+    vectors = {}
+    if architecture == "gemma3":
+        vectors |= dict.fromkeys(("post_attention_norm.weight", "post_ffw_norm.weight"), sizes.hidden)
+    if architecture in ("gemma3", "qwen3", "qwen3moe"):
+        vectors |= dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight"), sizes.head_size)
+    if architecture == "qwen2":
+        key = KV_HEADS * sizes.head_size
+        vectors |= {"attn_q.bias": HEADS * sizes.head_size, "attn_k.bias": key, "attn_v.bias": key}
+    return vectors
+
+
+def _expert_shapes(sizes):
+    shapes = {"ffn_gate_inp": (EXPERTS, sizes.hidden), "ffn_down_exps": (EXPERTS, sizes.hidden, sizes.mlp)}
+    return shapes | dict.fromkeys(("ffn_gate_exps", "ffn_up_exps"), (EXPERTS, sizes.mlp, sizes.hidden))
 
 
 def _add(writer, name, values, kind, kinds):
     """Add a tensor: random blocks where ``kinds`` names it, else of ``kind``; vectors as they are."""
-    own = next((own for part, own in kinds.items() if values.ndim == 2 and part in name), None)
+    own = next((own for part, own in kinds.items() if values.ndim > 1 and part in name), None)
     if own is not None:
-        blocks = random_blocks(own, *values.shape, seed=len(name))
+        blocks = random_blocks(own, values.size // values.shape[-1], values.shape[-1], seed=len(name))
+        blocks = blocks.reshape(*values.shape[:-1], -1)
         writer.add_tensor(name, blocks, raw_dtype=gguf.GGMLQuantizationType[own])
-    elif values.ndim == 1 or kind == gguf.GGMLQuantizationType.F32:
+    elif values.ndim == 1 or "gate_inp" in name or kind == gguf.GGMLQuantizationType.F32:
         writer.add_tensor(name, values)
     else:
         writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)

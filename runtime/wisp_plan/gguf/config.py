@@ -34,6 +34,7 @@ class Family:
         name: architecture and model type in ``config.json``.
         has_paired_rows: whether the rows of Q and K are stored in ggml's order for RoPE, pairs side by side.
         has_qk_norm: whether heads of Q and K have norms.
+        has_experts: whether layers have experts; each projection of all of them is one tensor.
         has_following_norms: whether norms follow the mixer and the ffn of a layer, too.
         are_norms_raised: whether weights of norms are stored one larger than in the family's checkpoints,
             where a channel's factor is one more than its weight.
@@ -43,6 +44,7 @@ class Family:
     name: tuple[str, str]
     has_paired_rows: bool = False
     has_qk_norm: bool = False
+    has_experts: bool = False
     has_following_norms: bool = False
     are_norms_raised: bool = False
     keys: Callable[[Metadata], Mapping[str, object]] = lambda _source: {}
@@ -65,6 +67,16 @@ def _gemma3_keys(source: Metadata) -> dict[str, object]:
     }
 
 
+def _qwen3moe_keys(source: Metadata) -> dict[str, object]:
+    """Return the keys of experts; llama.cpp divides the weights of the chosen by their sum, always."""
+    return {
+        "num_experts": _integer(source, "expert_count"),
+        "num_experts_per_tok": _integer(source, "expert_used_count"),
+        "moe_intermediate_size": _integer(source, "expert_feed_forward_length"),
+        "norm_topk_prob": True,
+    }
+
+
 FAMILIES = {
     "gemma3": Family(
         ("Gemma3ForCausalLM", "gemma3_text"),
@@ -76,6 +88,9 @@ FAMILIES = {
     "llama": Family(("LlamaForCausalLM", "llama"), has_paired_rows=True),
     "qwen2": Family(("Qwen2ForCausalLM", "qwen2")),
     "qwen3": Family(("Qwen3ForCausalLM", "qwen3"), has_qk_norm=True),
+    "qwen3moe": Family(
+        ("Qwen3MoeForCausalLM", "qwen3_moe"), has_qk_norm=True, has_experts=True, keys=_qwen3moe_keys
+    ),
 }
 """Families that are read, by ggml's names; Mistral is a llama there."""
 

@@ -29,6 +29,12 @@ _FOLLOWING_NORMS = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_EXPERTS = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.gate_proj",
+    "ffn_up_exps": "mlp.experts.up_proj",
+    "ffn_down_exps": "mlp.experts.down_proj",
+}
 _QK_NORMS = {"attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm"}
 _LAYER_NAME = re.compile(r"blk\.(\d{1,9})\.(\w+)\.(weight|bias)")
 
@@ -46,6 +52,7 @@ def renamed(tensors: Iterable[TensorInfo], family: Family, head_size: int) -> It
     """
     known = dict(_OF_LAYER)
     known |= _QK_NORMS if family.has_qk_norm else {}
+    known |= _EXPERTS if family.has_experts else {}
     known |= _FOLLOWING_NORMS if family.has_following_norms else {}
     for info in tensors:
         if info.name == ROPE_FACTORS:  # a part of the config

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +21,7 @@ from wisp_runtime.weights.gguf_blocks.bits import ScaleInvalid
 from wisp_runtime.weights.gguf_blocks.dequantize import dequantize
 from wisp_runtime.weights.row_pairs import in_halves
 
+_EXPERTS = re.compile(r"(.+\.experts)\.(\w+\.weight)")
 _NORM = re.compile(r"norm\.weight$")
 
 
@@ -30,9 +32,22 @@ def pending_tensors(model: GGUFModel, files: Files) -> Iterator[PendingTensor]:
         model: the model.
         files: its open files.
     """
-    for info in model.tensors:
+    for info in (part for stored in model.tensors for part in _expert_by_expert(stored)):
         is_raised = model.family.are_norms_raised and _NORM.search(info.name) is not None
         yield PendingTensor(info.name, shape_of(info), partial(_values, files, info, is_raised=is_raised))
+
+
+def _expert_by_expert(info: TensorInfo) -> Iterator[TensorInfo]:
+    """Yield each expert of a tensor that holds all of them, by its own name; another tensor as it is."""
+    match = _EXPERTS.fullmatch(info.name)
+    if match is None:
+        yield info
+        return
+    size = info.size_bytes // info.shape[0]
+    for expert in range(info.shape[0]):
+        start = info.start + expert * size
+        name = f"{match[1]}.{expert}.{match[2]}"
+        yield replace(info, name=name, shape=info.shape[1:], start=start, end=start + size)
 
 
 def shape_of(info: TensorInfo) -> tuple[int, ...]:

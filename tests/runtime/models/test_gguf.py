@@ -6,16 +6,19 @@ import shutil
 import gguf
 import numpy as np
 import pytest
-from tiny_gguf import HEADS, TOKENS, WIDE, write_gguf
+from safetensors.numpy import load_file
+from tiny_gguf import EXPERTS, HEADS, TOKENS, WIDE, write_gguf
 
 from wisp_plan.checkpoint.directory import read_generation_config
 from wisp_plan.gguf.config import _llama3_factor
 from wisp_plan.gguf.tensor_types import BLOCK_TYPES
+from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.convert.gguf import convert
 from wisp_runtime.engine import startup
 from wisp_runtime.errors import ModelNotFound, ModelUnsupported, WeightsUnreadable
 from wisp_runtime.models.load import load_model, open_checkpoint, read_spec
+from wisp_runtime.ops.cpu.compact import CompactMatrix
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.server.text.tokenizer import load_tokenizer, read_template
 from wisp_runtime.sources.resolve import resolve
@@ -42,7 +45,7 @@ def assert_equals_its_conversion(path, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0"])
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "qwen3moe"])
 def test_every_family_loads_from_the_file_itself(tmp_path, architecture, kind):
     kind = gguf.GGMLQuantizationType[kind]
     write_gguf(tmp_path / "m.gguf", architecture=architecture, kind=kind)
@@ -72,6 +75,28 @@ def test_the_weights_are_the_gguf_packages(tmp_path, kind):
     paired = gguf.quants.dequantize(query.data, query.tensor_type).reshape(HEADS, 32, 2, -1)
     found = ops.embedding(np.arange(HEADS * 64), model.weights["layers.0.qkv.weight"])
     np.testing.assert_array_equal(found, paired.swapaxes(1, 2).reshape(HEADS * 64, -1))
+
+
+def test_experts_of_a_file_are_the_gguf_packages_and_their_conversion_has_one_each(tmp_path):
+    path, ops = tmp_path / "m.gguf", CpuOps(threads=1)
+    kinds = {"ffn_gate_exps": "Q4_K", "ffn_up_exps": "IQ4_NL", "ffn_down_exps": "Q6_K"}
+    write_gguf(path, architecture="qwen3moe", sizes=WIDE, kinds=kinds)
+    assert_equals_its_conversion(path, tmp_path)
+    assert read_spec(path).layers[0].ffn.router == RouterSpec(EXPERTS, 2)
+    stored = {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
+    up = stored["blk.1.ffn_up_exps.weight"]
+    meant = gguf.quants.dequantize(up.data, up.tensor_type)
+    name, rows = "layers.1.experts.gate_up.weight", np.arange(WIDE.mlp, 2 * WIDE.mlp)
+    plain, codes = (
+        load_model(path, read_spec(path), ops, quantization=held).weights[name]
+        for held in ("bf16", "compact")
+    )
+    for expert in range(EXPERTS):
+        np.testing.assert_array_equal(ops.embedding(rows, plain[expert]), meant[expert])
+        assert isinstance(codes[expert], CompactMatrix)
+        np.testing.assert_allclose(ops.embedding(rows, codes[expert]), meant[expert], rtol=1e-6)
+    names = load_file(tmp_path / "converted/model.safetensors")
+    assert "model.layers.0.mlp.experts.3.down_proj.weight" in names
 
 
 def test_two_ranks_hold_the_halves_of_the_file(tmp_path):

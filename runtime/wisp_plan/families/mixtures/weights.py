@@ -1,7 +1,8 @@
 """Weights of mixtures of experts, which checkpoints store one by one or, of all experts, in one tensor.
 
 One by one: ``experts.3.gate_proj.weight [F, D]``. In one: ``experts.gate_up_proj [E, 2 F, D]``, gate above
-up, and ``experts.down_proj [E, D, F]``, as transformers 5 holds them.
+up, and ``experts.down_proj [E, D, F]``, as transformers 5 holds them; or, of GGUF, a tensor each projection:
+``experts.gate_proj.weight [E, F, D]``.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def expert_weights(
         "projection",
         shard_axis=1,
         rows=rows,
-        alternatives=(_in_one(spec, hidden, in_one),),
+        alternatives=(
+            _in_one(spec, hidden, in_one),
+            _by_projection(spec, hidden, tensor, into),
+        ),
     )
     down, shape = names.down, (experts, hidden, spec.inner)
     yield WeightSpec(
@@ -114,7 +118,10 @@ def expert_weights(
         _one_by_one(tensor, (down,), experts, shape[1:]),
         "projection",
         shard_axis=2,
-        alternatives=(stacked((f"{in_one}.down_proj", shape)),),
+        alternatives=(
+            stacked((f"{in_one}.down_proj", shape)),
+            stacked((f"{tensor}.{down}.weight", shape)),
+        ),
     )
 
 
@@ -137,4 +144,15 @@ def _in_one(spec: MoeSpec, hidden: int, tensor: str) -> tuple[WeightSource, ...]
     halves = (range(part * spec.inner, (part + 1) * spec.inner) for part in range(parts))
     return tuple(
         part_of(tensor, shape, (range(experts), half, range(hidden)), (0, half.start, 0)) for half in halves
+    )
+
+
+def _by_projection(
+    spec: MoeSpec, hidden: int, tensor: str, parts: tuple[str, ...]
+) -> tuple[WeightSource, ...]:
+    """Return sources of a tensor each part, of all experts."""
+    shape: Shape = spec.router.experts, spec.inner, hidden
+    return tuple(
+        part_of(f"{tensor}.{part}.weight", shape, map(range, shape), (0, number * spec.inner, 0))
+        for number, part in enumerate(parts)
     )
