@@ -37,16 +37,18 @@ def _split(messages: list[Message]) -> Iterator[Message]:
             continue
         results = list(takewhile(lambda later: later["role"] == "tool", messages[at:]))
         at += len(results)
-        for number, call in enumerate(calls):
-            own = [result for result in results if _answers(result, call)]
-            results = [result for result in results if not _answers(result, call)]
-            yield {**message, "tool_calls": [call]} if number == 0 else _call_alone(message, call)
-            yield from own
-        yield from results
+        by_call: dict[str, list[Message]] = {_text(call.get("id")): [] for call in calls}
+        others = by_call[""] = []
+        for result in results:
+            by_call.get(_text(result.get("tool_call_id")), others).append(result)
+        for position, call in enumerate(calls):
+            yield _call_alone(message, call) if position else {**message, "tool_calls": [call]}
+            yield from by_call.pop(number, ()) if (number := _text(call.get("id"))) else ()
+        yield from others
 
 
-def _answers(result: Message, call: Message) -> bool:
-    return call.get("id") is not None and result.get("tool_call_id") == call["id"]
+def _text(given: Any) -> str:
+    return given if isinstance(given, str) else ""
 
 
 def _call_alone(message: Message, call: Message) -> Message:

@@ -41,6 +41,9 @@ def asks(*calls, **fields):
         ([asks(call("a"), call("b")), result("b", "2"), result("a", "1")], "[>a](1)[>b](2)"),
         ([asks(call("a"), call("b")), result("x", "3"), result("a", "1")], "[>a](1)[>b](3)"),
         ([asks(call("a"), call("b"), content="Look:")], "[Look:>a][>b]"),  # no result yet
+        ([asks(call("a"), call("b", "a")), result("a", "1"), result("a", "2")], "[>a](1)(2)[>b]"),  # one id
+        ([asks(call("a"), call("b") | {"id": None}), result(None, "2")], "[>a][>b](2)"),
+        ([asks(call("a") | {"id": [1]}, call("b") | {"id": {}}), result([1], "2")], "[>a][>b](2)"),
         (
             [
                 asks(call("a"), call("b")),
