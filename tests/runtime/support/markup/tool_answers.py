@@ -255,6 +255,21 @@ ANSWERS = (
     ),
     ToolAnswer(
         "harmony",
+        "a call in the channel of thinking",
+        "<|channel|>analysis<|message|>I ask.<|end|><|start|>assistant<|channel|>analysis to=functions."
+        'get_weather code<|message|>{"city": "Paris"}<|call|>',
+        (("get_weather", PARIS),),
+        thinking="I ask.",
+    ),
+    ToolAnswer(
+        "harmony",
+        "text whose header says JSON",
+        '<|channel|>final <|constrain|>json<|message|>{"city": "Paris"}',
+        (),
+        '{"city": "Paris"}',
+    ),
+    ToolAnswer(
+        "harmony",
         "an answer without calls",
         "<|channel|>analysis<|message|>Easy.<|end|>"
         "<|start|>assistant<|channel|>final<|message|>Hello <|you|>\n",
