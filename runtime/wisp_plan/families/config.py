@@ -131,9 +131,10 @@ def _architecture(reader: ConfigReader) -> str:
         headless = re.sub("Model$", "ForCausalLM", name)  # embedding models are stored without their head
         if name in TRANSLATORS or headless in TRANSLATORS:
             return str(name if name in TRANSLATORS else headless)
+    known = ", ".join(dict.fromkeys(name.partition("For")[0] for name in TRANSLATORS))
     raise UnknownArchitecture(
         f"config.json: architecture {shorten(', '.join(listed))} is not supported; "
-        f"supported: {', '.join(TRANSLATORS)}. Choose a model of one of these.",
+        f"supported are those of {known}. Choose one of these models (docs/models.md).",
         key="architectures",
     )
 

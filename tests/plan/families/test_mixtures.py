@@ -128,5 +128,5 @@ def test_mixtral_names_its_tensors_otherwise():
         "model.layers.0.block_sparse_moe.experts.0.w1.weight",
         "model.layers.0.block_sparse_moe.experts.0.w3.weight",
     ]
-    ((fused, _),) = experts.alternatives
+    (fused, _), _ = experts.alternatives
     assert fused.tensor == "model.layers.0.mlp.experts.gate_up_proj"
