@@ -17,7 +17,7 @@ from wisp_plan.families.projections import mlp_weights, norm_weight, row_paralle
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
-from wisp_plan.spec.layer import LayerSpec
+from wisp_plan.spec.layer import LayerSpec, NormSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
@@ -78,7 +78,8 @@ def layer_weights(
     if layer.mixers:
         yield norm("input", names.input_norm)
         for mixer in layer.mixers:
-            yield from kinds[type(mixer)](mixer, hidden, name, tensor)
+            for weight in kinds[type(mixer)](mixer, hidden, name, tensor):
+                yield _of_norms(weight, layer.norms)
         if layer.norms.follow:
             yield norm("post_mixer", names.post_mixer_norm)
     if layer.ffn is not None:
@@ -86,6 +87,12 @@ def layer_weights(
         yield from kinds[type(layer.ffn)](layer.ffn, hidden, name, tensor)
         if layer.norms.follow:
             yield norm("post_mlp", names.post_mlp_norm)
+
+
+def _of_norms(weight: WeightSpec, norms: NormSpec) -> WeightSpec:
+    """Return a mixer's weight; where norms are zero-centred, those of Q and K are about 0 too."""
+    is_of_heads = weight.name.endswith((".q_norm.weight", ".k_norm.weight"))
+    return replace(weight, role="parameter") if is_of_heads and norms.is_zero_centred else weight
 
 
 def attention_weights(

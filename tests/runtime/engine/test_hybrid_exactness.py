@@ -1,7 +1,8 @@
 """Exactness of hybrids where engines corrupt their output: each trap by its name, on the CPU.
 
-A small model of Gated DeltaNet and attention, whose answers depend on all of their context. Answers are
-greedy, so a state of another position, another sequence or another time gives other tokens.
+Small models of Gated DeltaNet and attention, and of Mamba-2 beside attention in each layer, whose answers
+depend on all of their context. Answers are greedy, so a state of another position, another sequence or
+another time gives other tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from wisp_runtime.engine.startup import start
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.layers.cache import allocate
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "models" / "hybrids")]
+from mamba_checkpoints import CONFIGS, write
 from test_engine_model import TINY, fields_of, write_tiny
 
 HYBRID = TINY | {
@@ -49,9 +51,13 @@ def request(name, prompt, tokens=ANSWER, **fields):
     return Submit(name, prompt, tokens, SamplingParams(temperature=0.0), ignore_eos=True, **fields)
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    folder = write_tiny(tmp_path_factory.mktemp("hybrid") / "tiny", config=HYBRID)
+@pytest.fixture(scope="module", params=["Gated DeltaNet", "Mamba-2 beside attention"])
+def engine(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hybrid") / "tiny"
+    if request.param == "Gated DeltaNet":
+        write_tiny(folder, config=HYBRID)
+    else:
+        write(folder, CONFIGS["falcon_h1"])
     config = ServeConfig(str(folder), threads=1, block_tokens=16, max_step_tokens=256, max_concurrent=33)
     return start(config, lambda _: None)
 
@@ -236,5 +242,5 @@ def test_snapshots_that_are_evicted_and_taken_again_stay_exact(engine):
 def test_answers_depend_on_tokens_far_behind(engine):
     """A state that is lost shows: without it the tests above would pass with any."""
     prompt = words(200)
-    changed = ((prompt[0] + 1) % 96, *prompt[1:])
+    changed = (*words(64), *prompt[64:])
     assert alone(engine, prompt) != alone(engine, changed)
