@@ -41,6 +41,9 @@ _DECODE_512 = {1: 4.857, 4: 4.952, 8: 5.088, 16: 5.308, 32: 5.851, 64: 6.698, 12
 _DECODE_FP8 = {1: 3.476, 8: 3.640, 32: 4.868, 64: 5.228}
 _FIRST_BF16 = {128: 9.27, 512: 15.10, 2048: 50.43, 7900: 207.7}
 _FIRST_FP8 = {128: 7.97, 512: 11.75, 2048: 32.12, 7900: 140.4}
+_30B = "qwen3-30b-a3b"
+_DECODE_30B = {1: 4.145, 8: 9.046, 32: 15.638}
+_FIRST_30B = {512: 24.04, 7900: 146.07}
 _PREFILL = {(1, 8192): 38092, (8, 8192): 38372, (16, 2048): 42526, (64, 512): 43492}
 
 BASELINES = (
@@ -54,6 +57,8 @@ BASELINES = (
     *(Baseline(_FIRST, _8B, _BF16, 1, prompt, value) for prompt, value in _FIRST_BF16.items()),
     *(Baseline(_FIRST, _8B, "fp8", 1, prompt, value) for prompt, value in _FIRST_FP8.items()),
     Baseline(_FIRST, _8B, _BF16, 1, 7916, 11.958, cached=7888),
+    *(Baseline(_DECODE, _30B, _BF16, batch, 512, value) for batch, value in _DECODE_30B.items()),
+    *(Baseline(_FIRST, _30B, _BF16, 1, prompt, value) for prompt, value in _FIRST_30B.items()),
     *(
         Baseline("prefill_tokens_per_s", _8B, _BF16, batch, prompt, value)
         for (batch, prompt), value in _PREFILL.items()
