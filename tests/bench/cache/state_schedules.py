@@ -14,7 +14,7 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "runtime/support"))
+sys.path += [str(Path(__file__).parents[2] / "runtime" / name) for name in ("support", "engine/hybrids")]
 from random_schedules import Tally, run_schedules
 
 from wisp_runtime.bench.record import make_record, write_record

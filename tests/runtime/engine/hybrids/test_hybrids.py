@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
-from float64_hybrid import Float64Hybrid
 from safetensors.numpy import load_file, save_file
-from test_engine_model import TINY, answers, write_tiny
 
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine.startup import start
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
+
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "models")]
+from float64_hybrid import Float64Hybrid
+from test_engine_model import TINY, answers, write_tiny
 
 HYBRID = TINY | {
     "num_hidden_layers": 4,

@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[2] / "support")]
 from random_schedules import run_schedules
 
-RECORD = Path(__file__).parents[2] / "bench/records/state-schedules.json"
+RECORD = Path(__file__).parents[3] / "bench/records/state-schedules.json"
 FAULTS = ("wrong", "leaked_slots", "leaked_snapshots", "leaked_blocks")
 
 

@@ -86,7 +86,7 @@ class Tally:
 
     Attributes:
         wrong: requests with other tokens than alone.
-        leaked_slots, leaked_snapshots, leaked_blocks: what is not free when nothing runs, and in no tree.
+        leaked_slots, leaked_snapshots, leaked_blocks: those neither free nor in a tree when nothing runs.
     """
 
     schedules: int = 0

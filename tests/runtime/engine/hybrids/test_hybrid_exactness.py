@@ -23,7 +23,7 @@ from wisp_runtime.engine.startup import start
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.layers.cache import allocate
 
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "models" / "hybrids")]
+sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "models" / "hybrids")]
 from mamba_checkpoints import CONFIGS, write
 from test_engine_model import TINY, fields_of, write_tiny
 
