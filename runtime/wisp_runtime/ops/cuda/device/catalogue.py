@@ -141,7 +141,7 @@ class Catalogue:
             for source in self.manifest(hardware).templates
             if source.reads(layers) and source.reads(head or layers)
         )
-        return [replace(source, defines=macros) for source in readers]
+        return [replace(source, defines=macros, entries=source.entries_for(sizes)) for source in readers]
 
     def defines(self, hardware: str, sizes: Model | None = None) -> tuple[str, ...]:
         """Return the macros of a hardware's sources: shared constants and, for templates, a model's sizes."""

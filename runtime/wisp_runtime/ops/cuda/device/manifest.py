@@ -66,6 +66,7 @@ class Source:
         entries: names of its ``extern "C"`` kernels.
         needs: the shapes it assumes, in words.
         defines: macros that it is compiled with: shared constants and, of a template, the model's sizes.
+        left_out: entries of a template that a model does not get whose sizes have the key.
     """
 
     op: str
@@ -76,6 +77,12 @@ class Source:
     entries: tuple[str, ...]
     needs: str
     defines: tuple[str, ...] = ()
+    left_out: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+    def entries_for(self, sizes: Model) -> tuple[str, ...]:
+        """Return the entries that a template has for a model of ``sizes``."""
+        absent = {entry for key, entries in self.left_out if key in sizes for entry in entries}
+        return tuple(entry for entry in self.entries if entry not in absent)
 
     @property
     def name(self) -> str:
@@ -184,8 +191,10 @@ def _sources(
     for subject, files in subjects.items():
         for stem, row in files.items():
             path, formats = folder / subject / f"{stem}.cu", tuple(row.get("formats", ()))
+            left_out = tuple((key, tuple(entries)) for key, entries in row.get("left_out", {}).items())
+            entries = tuple(row["entries"])
             for op in row.get("ops", (stem,)):
-                yield Source(op, hardware, model, formats, path, tuple(row["entries"]), row["needs"])
+                yield Source(op, hardware, model, formats, path, entries, row["needs"], left_out=left_out)
 
 
 def _model(path: Path) -> ModelEntry:
