@@ -24,7 +24,7 @@ def experts_of(routes: Sequence[np.ndarray] | None) -> Iterator[list[Any]]:
     if not routes:
         yield scores
         return
-    topk = torch.topk
+    topk, method = torch.topk, torch.Tensor.topk  # Granite's router calls the method
 
     def ours(values: Any, k: int, dim: int = -1, **named: Any) -> Any:
         if len(scores) == len(routes) or values.shape[:-1] != routes[len(scores)].shape[:-1]:
@@ -36,11 +36,11 @@ def experts_of(routes: Sequence[np.ndarray] | None) -> Iterator[list[Any]]:
         scores.append(values.float().clone())
         return values.gather(-1, indices), indices
 
-    torch.topk = ours
+    torch.topk = torch.Tensor.topk = ours
     try:
         yield scores
     finally:
-        torch.topk = topk
+        torch.topk, torch.Tensor.topk = topk, method
     assert len(scores) == len(routes), f"{len(scores)} of {len(routes)} routers chose by torch.topk"
 
 
