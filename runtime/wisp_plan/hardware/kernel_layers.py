@@ -36,7 +36,7 @@ def _mlps(layer: LayerSpec) -> tuple[object, ...]:
 WITHOUT_KERNELS: Mapping[str, HasPart] = {
     "Mamba-2": _mixer(MambaSpec),
     "mixers in parallel": lambda layer: isinstance(layer.mixer, ParallelSpec),
-    "activations other than gated SiLU": _mlp(lambda mlp: mlp.activation != "silu"),
+    "MLPs with activations other than gated SiLU": _mlp(lambda mlp: mlp.activation != "silu"),
     "experts in a latent space": lambda layer: (
         isinstance(layer.ffn, MoeSpec) and layer.ffn.latent is not None
     ),

@@ -34,6 +34,7 @@ class DenseMLP:
             return self._ops.relu2(x, self._weight, self._bias)
         if self._spec.activation == "gelu_tanh":
             return self._ops.geglu(x, self._weight, self._bias)
+        assert self._spec.activation == "silu", f"no MLP computes {self._spec.activation}"
         if self._spec.gate_scale == 1:
             return self._ops.swiglu(x, self._weight, self._bias)
         return self._ops.scaled_swiglu(x, self._weight, self._bias, self._spec.gate_scale)

@@ -104,7 +104,7 @@ def model_arguments(spec: ModelSpec) -> dict[str, int | float]:
     return {
         "window": attention.window or _SEES_ALL,
         "vocab": spec.vocab,
-        "scale": attention.head_size**-0.5 * math.log2(math.e),
+        "scale": attention.score_scale * math.log2(math.e),
         "eps": norms.eps,
         "routed_scale": ffn.router.scale if isinstance(ffn, MoeSpec) else 1.0,
     }
