@@ -30,7 +30,7 @@ from wisp_plan.families.hybrid.mamba_keys import (
     require_value,
 )
 from wisp_plan.families.hybrid.mamba_weights import mamba_weights
-from wisp_plan.families.mixtures.experts import read_chosen, read_experts, read_groups
+from wisp_plan.families.mixtures.experts import read_chosen, read_deepseek_router, read_experts
 from wisp_plan.families.mixtures.weights import ExpertNames, moe_weights
 from wisp_plan.families.reader import ConfigReader
 from wisp_plan.spec.attention import AttentionSpec
@@ -38,7 +38,7 @@ from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, NormSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.moe import MoeSpec, RouterSpec
+from wisp_plan.spec.moe import MoeSpec
 from wisp_plan.spec.weight import WeightSpec
 
 ARCHITECTURE, FAMILY = "NemotronHForCausalLM", "nemotron_h"
@@ -137,17 +137,7 @@ def _read_mlp(reader: ConfigReader, width: str) -> DenseSpec:
 def _read_mixture(reader: ConfigReader) -> MoeSpec:
     experts = read_experts(reader, "n_routed_experts", default=8)
     chosen = read_chosen(reader, experts, 2)
-    groups, chosen_groups = read_groups(reader, experts, chosen)
-    router = RouterSpec(
-        experts,
-        chosen,
-        "sigmoid",
-        normalizes=reader.flag("norm_topk_prob", True),
-        has_correction_bias=True,
-        groups=groups,
-        chosen_groups=chosen_groups,
-        scale=reader.number("routed_scaling_factor", 1.0),
-    )
+    router = read_deepseek_router(reader, experts, chosen)
     return MoeSpec(
         router,
         reader.integer("moe_intermediate_size"),

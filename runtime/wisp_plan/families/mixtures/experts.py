@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from wisp_plan.families.reader import ConfigReader
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.moe import MoeSpec
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
 
 MAX_EXPERTS = 1 << 17
 """Maximum of experts of all layers, some five times that of any published model: each has tensors of its own,
@@ -40,6 +40,21 @@ def read_groups(reader: ConfigReader, experts: int, chosen: int) -> tuple[int, i
     if chosen_groups > groups or chosen_groups * (experts // groups) < chosen:
         raise reader.bad("topk_group", f"groups of the {groups} that hold the {chosen} chosen experts")
     return groups, chosen_groups
+
+
+def read_deepseek_router(reader: ConfigReader, experts: int, chosen: int) -> RouterSpec:
+    """Read DeepSeek's router, as GLM and Nemotron spell it: ``chosen`` of ``experts``, by groups."""
+    groups, chosen_groups = read_groups(reader, experts, chosen)
+    return RouterSpec(
+        experts,
+        chosen,
+        "sigmoid",
+        normalizes=reader.flag("norm_topk_prob", True),
+        has_correction_bias=True,
+        groups=groups,
+        chosen_groups=chosen_groups,
+        scale=reader.number("routed_scaling_factor", 1.0),
+    )
 
 
 def with_mixtures(spec: ModelSpec, moe: MoeSpec, layers: Iterable[int]) -> ModelSpec:

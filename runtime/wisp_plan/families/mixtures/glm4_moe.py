@@ -6,11 +6,11 @@ RoPE covers half of a head's channels. The layer behind the last, which drafts t
 from __future__ import annotations
 
 from wisp_plan.families.dense import Biases, read_dense_decoder
-from wisp_plan.families.mixtures.experts import read_chosen, read_experts, read_groups, with_mixtures
+from wisp_plan.families.mixtures.experts import read_chosen, read_deepseek_router, read_experts, with_mixtures
 from wisp_plan.families.reader import ConfigReader
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.moe import MoeSpec, RouterSpec
+from wisp_plan.spec.moe import MoeSpec
 
 ARCHITECTURE = "Glm4MoeForCausalLM"
 
@@ -34,15 +34,5 @@ def translate(reader: ConfigReader) -> ModelSpec:
 def _read_mixture(reader: ConfigReader) -> MoeSpec:
     experts = read_experts(reader, "n_routed_experts", "num_local_experts", default=128)
     chosen, inner = read_chosen(reader, experts, 8), reader.integer("moe_intermediate_size", 1408)
-    groups, chosen_groups = read_groups(reader, experts, chosen)
-    router = RouterSpec(
-        experts,
-        chosen,
-        "sigmoid",
-        normalizes=reader.flag("norm_topk_prob", True),
-        has_correction_bias=True,
-        groups=groups,
-        chosen_groups=chosen_groups,
-        scale=reader.number("routed_scaling_factor", 1.0),
-    )
+    router = read_deepseek_router(reader, experts, chosen)
     return MoeSpec(router, inner, shared=DenseSpec(inner * reader.integer("n_shared_experts", 1)))
