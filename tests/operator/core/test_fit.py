@@ -349,14 +349,14 @@ def test_a_gguf_file_and_a_folder_with_one_are_models(tmp_path):
 
 
 def test_a_gguf_file_that_is_not_read_is_refused_with_its_reason(tmp_path):
-    write_gguf(tmp_path / "m.gguf", architecture="gemma3")
+    write_gguf(tmp_path / "m.gguf", architecture="gemma2")
     found = verdict.inspect(
         model(f"file://{tmp_path}/m.gguf"),
         LocalFolder(tmp_path / "m.gguf"),
         CPU,
     )
     assert (found.report.verdict, found.fault) == ("Unsupported", "ModelUnsupported")
-    assert "the architecture 'gemma3' is not read from GGUF" in found.report.message
+    assert "the architecture 'gemma2' is not read from GGUF" in found.report.message
     (tmp_path / "m.gguf").write_bytes((tmp_path / "m.gguf").read_bytes()[:3000])
     found = verdict.inspect(
         model(f"file://{tmp_path}/m.gguf"),
