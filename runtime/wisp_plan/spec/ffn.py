@@ -15,6 +15,11 @@ Activation = Literal["silu", "gelu_tanh", "clamped_swiglu", "relu2"]
 """
 
 
+def has_gate(activation: Activation) -> bool:
+    """Return whether a block with ``activation`` has a gate beside up."""
+    return activation != "relu2"
+
+
 @dataclass(frozen=True, slots=True)
 class DenseSpec:
     """MLP: ``down(activation(gate x, up x))``.
@@ -35,4 +40,4 @@ class DenseSpec:
     @property
     def is_gated(self) -> bool:
         """Whether there is a gate beside up."""
-        return self.activation != "relu2"
+        return has_gate(self.activation)

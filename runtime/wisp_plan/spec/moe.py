@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from wisp_plan.spec.ffn import Activation, DenseSpec
+from wisp_plan.spec.ffn import Activation, DenseSpec, has_gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,4 +61,4 @@ class MoeSpec:
     @property
     def is_gated(self) -> bool:
         """Whether an expert has a gate beside up."""
-        return self.activation != "relu2"
+        return has_gate(self.activation)

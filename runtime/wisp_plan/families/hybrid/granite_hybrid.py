@@ -23,6 +23,7 @@ from wisp_plan.families.hybrid.mamba_keys import (
     require_value,
 )
 from wisp_plan.families.mixtures.experts import read_chosen, read_experts
+from wisp_plan.families.mixtures.weights import ExpertNames, router_weights
 from wisp_plan.families.reader import ConfigReader
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
@@ -119,6 +120,9 @@ def _read_ffn(reader: ConfigReader) -> DenseSpec | MoeSpec:
     return MoeSpec(router, reader.integer("intermediate_size"), shared=shared)
 
 
+_NAMES = ExpertNames(router="router.layer")
+
+
 def granite_weights(spec: ModelSpec) -> Iterator[WeightSpec]:
     """Declare the weights, in which gate lies above up, and experts one behind the other."""
     return decoder_weights(spec, {DenseSpec: _mlp_weights, MoeSpec: _moe_weights})
@@ -129,9 +133,7 @@ def _mlp_weights(spec: DenseSpec, hidden: int, name: str, tensor: str) -> Iterat
 
 
 def _moe_weights(spec: MoeSpec, hidden: int, name: str, tensor: str) -> Iterator[WeightSpec]:
-    router = spec.router.experts, hidden
-    sources = stacked((f"{tensor}.block_sparse_moe.router.layer.weight", router))
-    yield WeightSpec(f"{name}.router.weight", router, sources, "parameter")
+    yield from router_weights(spec, hidden, name, (f"{tensor}.block_sparse_moe",), _NAMES)
     sizes = spec.router.experts, spec.inner, hidden
     yield from _gate_up_and_down(f"{name}.experts.", f"{tensor}.block_sparse_moe", sizes)
     if spec.shared is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wisp_plan.spec.ffn import has_gate
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
@@ -204,7 +205,7 @@ def _check_tokens(x: Array, into: ExpertMatrices, added: Array | None) -> None:
 
 
 def _check_matrices(into: ExpertMatrices, down: ExpertMatrices, experts: ExpertWeights) -> None:
-    is_gated = experts.activation != "relu2"
+    is_gated = has_gate(experts.activation)
     permutation = _INTERLEAVED if is_gated else "plain"
     rows, inner = into.first.outputs, down.first.inputs
     fits = (
