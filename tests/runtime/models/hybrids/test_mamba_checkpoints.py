@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from mamba_checkpoints import CONFIGS, write
 from safetensors.numpy import load_file
 
 from wisp_plan.weights.declaration import declare
@@ -19,8 +18,10 @@ from wisp_runtime.engine.transport.messages import SamplingParams, Submit
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
 
-sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "engine")]
+sys.path += [str(folder) for folder in (Path(__file__).parent, Path(__file__).parents[1])]
+sys.path.append(str(Path(__file__).parents[2] / "engine"))
 from float64_decoder import decode
+from mamba_checkpoints import CONFIGS, write
 from random_model import new_cache, step
 from test_engine_model import answers, mixed_requests
 
