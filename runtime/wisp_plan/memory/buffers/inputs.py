@@ -35,9 +35,9 @@ def packed_bytes(tokens: int, sequences: int, groups: int, *, has_states: bool) 
 
 
 def block_tables(step: StepSizes, groups: int) -> Buffer:
-    """Return the blocks of each sequence in each paged group."""
-    blocks = -(-step.max_context // step.block_tokens)
-    return Buffer("block_tables", (groups, step.max_sequences, blocks), "int32")
+    """Return the blocks of each sequence in each paged group, whose tables begin aligned."""
+    blocks, aligned = -(-step.max_context // step.block_tokens), ARRAY_ALIGNMENT_BYTES // 4
+    return Buffer("block_tables", (groups, step.max_sequences, -(-blocks // aligned) * aligned), "int32")
 
 
 def rope_tables(spec: ModelSpec) -> tuple[Buffer, ...]:
