@@ -66,6 +66,15 @@ class CacheGroup:
             return every
         return min(every, -(-(window + max_step_tokens) // block_tokens) + 1)
 
+    def decode_blocks(self, tokens: int, block_tokens: int) -> int:
+        """Return the most blocks that a sequence of up to ``tokens`` tokens holds after its prompt.
+
+        Its window covers the first and the last in part.
+        """
+        every: int = -(-tokens // block_tokens)
+        window: int | None = self.spec.window
+        return every if window is None else min(every, -(-window // block_tokens) + 1)
+
 
 def groups(caches: Sequence[Any | None], kv: KvLayers | str) -> tuple[CacheGroup, ...]:
     """Group layers by their caches, as they are held; the paged groups come first.
@@ -131,6 +140,15 @@ class Pool:
     group: CacheGroup
     blocks: int
 
+    def sequences(self, tokens: int, block_tokens: int, max_step_tokens: int) -> int:
+        """Return the number of sequences of ``tokens`` tokens that fit at a time.
+
+        A step's tokens are shared: while one sequence fills the blocks of a prompt's step, the others decode.
+        """
+        first = self.group.sequence_blocks(tokens, block_tokens, max_step_tokens)
+        others = (self.blocks - first) // self.group.decode_blocks(tokens, block_tokens)
+        return max(0, 1 + others)
+
 
 @dataclass(frozen=True, slots=True)
 class CacheSizes:
@@ -180,19 +198,15 @@ class CacheSizes:
 
     def sequences(self, tokens: int, max_step_tokens: int) -> int | None:
         """Return the number of sequences of ``tokens`` tokens that fit at a time; None: any."""
-        counts = (
-            pool.blocks // pool.group.sequence_blocks(tokens, self.block_tokens, max_step_tokens)
-            for pool in self.pools
-        )
+        counts = (pool.sequences(tokens, self.block_tokens, max_step_tokens) for pool in self.pools)
         return min(counts, default=None)
 
     def tokens(self, sequences: int, max_context: int, max_step_tokens: int) -> int:
         """Return the tokens, up to ``max_context``, that ``sequences`` sequences can hold each at a time."""
         tokens = max_context
         for pool in self.pools:
-            share = pool.blocks // sequences
-            if share < pool.group.sequence_blocks(max_context, self.block_tokens, max_step_tokens):
-                tokens = min(tokens, share * self.block_tokens)
+            if pool.sequences(max_context, self.block_tokens, max_step_tokens) < sequences:
+                tokens = min(tokens, pool.blocks // sequences * self.block_tokens)
         return tokens
 
 
@@ -225,7 +239,7 @@ def cache_sizes(
     for group, need in zip(paged, needs, strict=True):
         size = blocks
         if need < max(needs):
-            of_windows = max_concurrent * (-(-group.spec.window // block_tokens) + 1)
+            of_windows = max_concurrent * group.decode_blocks(max_context, block_tokens)
             size = min(blocks, of_windows + 2 * -(-max_step_tokens // block_tokens))
         pools.append(Pool(group, size))
     if not states:

@@ -151,15 +151,10 @@ class Ledger:
     def rows(self) -> tuple[Row, ...]:
         """Return the ledger line by line, as a table shows it; rows of 0 bytes are included."""
         o = self.options
-        tokens = o.kv_blocks * o.block_tokens
         return (
             Row("weights", self.weights_bytes, self.weight_description),
             Row("scales", self.scales_bytes, "scales and zero points, padding included"),
-            Row(
-                "KV cache",
-                self.cache.paged_bytes,
-                f"{tokens} tokens of {self.kv_bytes_per_token} B, {o.kv}",
-            ),
+            Row("KV cache", self.cache.paged_bytes, f"{_tokens_held(self.cache)}, {o.kv}"),
             Row("states", self.state_bytes, f"recurrent layers of {self.cache.state_slots} sequences"),
             Row("snapshots", self.snapshot_bytes, f"{self.cache.snapshots} states of the prefix cache"),
             Row("workspace", self.workspace_bytes, f"a step of {o.max_step_tokens} tokens"),
@@ -173,6 +168,19 @@ class Ledger:
         """Bytes by which reading the weights takes more than the caches and buffers that follow."""
         following = self.kv_cache_bytes + self.workspace_bytes + self.graphs_bytes
         return max(0, self.loading_bytes - following)
+
+
+def _tokens_held(cache: CacheSizes) -> str:
+    """Return the tokens that the blocks hold, and the bytes of one, of layers with equal windows together."""
+    token_bytes: dict[tuple[int | None, int], int] = {}
+    for pool in cache.pools:
+        key = pool.group.spec.window, pool.blocks * cache.block_tokens
+        token_bytes[key] = token_bytes.get(key, 0) + pool.group.token_bytes
+    windows_last = sorted(token_bytes.items(), key=lambda item: item[0][0] or 0)
+    return " and ".join(
+        f"{tokens} tokens of {size} B" + (f" in windows of {window}" if window else "")
+        for (window, tokens), size in windows_last
+    )
 
 
 def compute_ledger(spec: ModelSpec, options: LedgerOptions) -> Ledger:

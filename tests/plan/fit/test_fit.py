@@ -14,6 +14,7 @@ from wisp_plan.fit.verdict import FitRequest, check
 from wisp_plan.hardware import kernel_layers
 from wisp_plan.hardware.gpus import find_card, usable_bytes
 from wisp_plan.hardware.kernel_formats import KERNEL_FORMATS
+from wisp_plan.presets import shape_spec
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
@@ -225,6 +226,17 @@ def test_the_context_that_all_sequences_can_have_is_reported(spec_of):
     assert on("h100", spec_of("llama-3-8b")).context_at_max_concurrent == 8192
 
 
+def test_layers_without_a_window_bound_the_long_sequences_of_a_model_with_both():
+    fit = on("h100", shape_spec("gpt-oss-20b"), request_of(max_context=131072, max_concurrent=256))
+    windows, full = fit.cache.pools
+    assert (windows.group.spec.window, full.group.spec.window) == (128, None)
+    assert fit.max_concurrent_at_context == full.blocks // 8192 > 1
+    assert fit.context_at_max_concurrent == full.blocks // 256 * 16
+    (row,) = (row for row in fit.ledger.rows() if row.name == "KV cache")
+    everywhere, near = (f"{pool.blocks * 16} tokens of 24576 B" for pool in (full, windows))
+    assert row.explanation == f"{everywhere} and {near} in windows of 128, bf16"
+
+
 def test_a_gpu_gives_all_that_is_left_to_the_kv_cache(spec_of):
     fit = on("h100", spec_of("llama-3-8b"))
     left = fit.available_bytes - fit.ledger.total_bytes
@@ -233,11 +245,12 @@ def test_a_gpu_gives_all_that_is_left_to_the_kv_cache(spec_of):
     assert on("l4", spec_of("llama-3-8b")).max_concurrent_at_context == 3
 
 
-@pytest.mark.parametrize(("card", "at_a_time"), [("a100-80gb", 37), ("l4", 3)])
+@pytest.mark.parametrize(("card", "at_a_time"), [("a100-80gb", 110), ("l4", 7)])
 def test_a_window_lets_more_long_sequences_fit(spec_of, card, at_a_time):
-    spec, request = spec_of("mistral-7b-v0.1"), request_of(max_context=32768, max_concurrent=64)
+    spec, request = spec_of("mistral-7b-v0.1"), request_of(max_context=32768, max_concurrent=128)
     fit = on(card, spec, request)
-    assert fit.max_concurrent_at_context == at_a_time == fit.kv_blocks // 769
+    # A prompt's step and its window take 769 blocks, the window of a sequence that decodes 257.
+    assert fit.max_concurrent_at_context == at_a_time == 1 + (fit.kv_blocks - 769) // 257
     full = on(card, spec_of("mistral-7b-v0.1", sliding_window=None), request)
     assert (fit.kv_blocks, full.max_concurrent_at_context) == (full.kv_blocks, full.kv_blocks // 2048)
     assert full.required_bytes - fit.required_bytes == (2048 - 769) * 16 * 131072

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.kv_formats.layers import KV_FORMATS, KvLayers
@@ -122,3 +124,43 @@ def test_sequences_share_blocks():
     assert sizes.tokens(4, 8192, 512) == 250 * 16
     assert sizes.tokens(1, 8192, 512) == 8192
     assert sizes_of([STATE], 0).sequences(8000, 512) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "max_step_tokens", "at_a_time"),
+    [
+        (8000, 512, 2),  # 1,000 blocks without a window hold no third
+        (4000, 512, 4),  # a prompt takes 41 of the 100 blocks of windows, the other three 9 each
+        (1600, 512, 7),
+        (800, 1, 11),  # all decode: the first may compute a token more than its window
+        (128, 512, 12),  # shorter than the window: 8 blocks each
+    ],
+)
+def test_sequences_behind_a_window_share_one_prompts_step(tokens, max_step_tokens, at_a_time):
+    sizes = sizes_of([FULL, WINDOW], 1000)
+    assert [pool.blocks for pool in sizes.pools] == [1000, 100]
+    assert sizes.sequences(tokens, max_step_tokens) == at_a_time
+
+
+def test_windows_shorten_no_sequence_that_their_blocks_suffice_for():
+    sizes = sizes_of([FULL, WINDOW], 1000)
+    assert sizes.tokens(4, 4000, 512) == 4000
+    assert sizes.tokens(10, 4000, 512) == 100 // 10 * 16
+    assert sizes.tokens(4, 8192, 512) == 1000 // 4 * 16
+
+
+@given(
+    window=st.integers(1, 300),
+    context=st.integers(1, 4000),
+    step=st.integers(1, 1000),
+    most=st.integers(1, 64),
+)
+def test_a_groups_windows_never_bound_the_sequences_that_its_blocks_were_made_for(
+    window, context, step, most
+):
+    full, windowed = FULL, replace(FULL, window=window)
+    sizes = sizes_of(
+        [full, windowed], 1 << 20, max_concurrent=most, max_step_tokens=step, max_context=context
+    )
+    assert sizes.sequences(context, step) >= most
+    assert sizes.tokens(most, context, step) == context
