@@ -15,6 +15,7 @@ from tiny_gguf import write_gguf
 
 from wisp_operator.cli.main import SUMMARIES, main
 from wisp_plan.families.config import parse_config
+from wisp_plan.hardware import kernel_layers
 from wisp_plan.weights.tensors import expected_tensors
 
 CONFIG = {
@@ -137,6 +138,56 @@ def test_several_files_and_folders_are_checked_in_their_order(folder, tmp_path):
     done = wisp("fit", file, folder, "--gpu", "h100", "--json")
     assert done.exit_code == 0
     assert [answer["model"] for answer in json.loads(done.output)] == ["default/mine", "default/llama-8b"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("architectures", ["MarsForCausalLM"], "MarsForCausalLM"),
+        ("hidden_act", "gelu_tanh", "hidden_act"),
+        ("num_attention_heads", 0, "num_attention_heads"),
+    ],
+)
+def test_a_model_that_cannot_be_run_at_all_is_refused_as_one_that_does_not_fit(folder, key, value, said):
+    (folder / "config.json").write_text(json.dumps({**CONFIG, key: value}))
+    done = wisp("fit", folder, "--gpu", "h100")
+    assert (done.exit_code, said in done.stderr) == (1, True), done.output
+
+
+def test_layers_without_kernels_are_refused_by_exit_code_one(folder, monkeypatch):
+    monkeypatch.setitem(kernel_layers.WITHOUT_KERNELS, "layers of tomorrow", lambda _: True)
+    done = wisp("fit", folder, "--gpu", "h100")
+    assert (done.exit_code, "no GPU kernels for layers of tomorrow" in done.stderr) == (1, True)
+    assert wisp("fit", folder, "--device", "cpu").exit_code in (0, 1)
+
+
+def test_a_refused_model_beside_one_that_cannot_be_known_is_exit_code_two(folder, tmp_path):
+    mars = tmp_path / "mars"
+    mars.mkdir()
+    (mars / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MarsForCausalLM"]}))
+    assert wisp("fit", folder, mars, "--gpu", "h100").exit_code == 1
+    done = wisp("fit", mars, tmp_path / "nowhere", folder, "--gpu", "h100")
+    assert (done.exit_code, "llama-8b on H100" in done.stdout) == (2, True)
+    assert all(said in done.stderr for said in ("mars: ", "nowhere is not there"))
+
+
+@pytest.mark.parametrize("bad", ["typo.yaml", "nowhere", "ftp://host/model"])
+def test_a_target_that_cannot_be_read_hides_no_other(folder, tmp_path, monkeypatch, bad):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "typo.yaml").write_text(json.dumps(manifest(tmp_path, gpu={"cuont": 0})))
+    done = wisp("fit", bad, folder, "--gpu", "h100")
+    assert (done.exit_code, "llama-8b on H100" in done.stdout) == (2, True), done.output
+    assert f"wisp fit: {bad}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "expect"),
+    [("7B-chat", "model-7b-chat"), ("--", "model"), ("x" * 39 + ".5", "x" * 39), ("Qwen3.5", "qwen3-5")],
+)
+def test_a_folder_of_any_name_is_checked_as_a_model_with_a_valid_one(folder, name, expect):
+    renamed = folder.rename(folder.with_name(name))
+    done = wisp("fit", renamed, "--gpu", "h100")
+    assert done.output.startswith(f"{expect} on H100"), done.output
 
 
 @pytest.mark.parametrize("flags", [[], ["--json"]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -16,7 +16,7 @@ from wisp_operator.api.manifests import read_files
 from wisp_operator.cli.display import ledger
 from wisp_operator.core.fit import verdict
 from wisp_operator.core.naming.grants import foreign_meaning
-from wisp_operator.errors import InvalidModel, SourceError
+from wisp_operator.errors import SourceError, WispError
 from wisp_operator.local.machine import hardware
 from wisp_operator.local.pod_template import Device as Choice
 from wisp_plan.errors import PlanError, UnknownCard
@@ -25,7 +25,7 @@ from wisp_plan.gguf.files import SUFFIX
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
 
-UNKNOWN = 2  # exit code
+REFUSED, UNKNOWN = 1, 2  # exit codes
 EXAMPLES = """\b
 Examples:
   wisp fit model.yaml                       on what the manifest asks for, else on this machine
@@ -33,7 +33,7 @@ Examples:
   wisp fit hf://Qwen/Qwen3-8B --gpu h100 --max-context 32768
   wisp fit ./my-model --device cpu --json
 
-Exit codes: 0 everything fits, 1 something does not or its GPU is refused, 2 it cannot be known.
+Exit codes: 0 everything fits, 1 something does not, or it or its GPU is refused, 2 it cannot be known.
 """
 
 
@@ -75,11 +75,8 @@ def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bo
     Reads config.json and the headers of the weights, nothing more.
     """
     chosen = {key: value for key, value in runtime.items() if value is not None}
-    try:
-        by_target = {target: _models(target, chosen) for target in targets}
-    except (PlanError, SourceError, InvalidModel) as error:
-        click.echo(f"wisp fit: {error}", err=True)
-        raise click.exceptions.Exit(UNKNOWN) from error
+    failures = Failures()
+    by_target = _models_of(targets, chosen, failures)
     models = [model for found in by_target.values() for model in found]
     of_manifests = [
         model
@@ -87,7 +84,7 @@ def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bo
         if Path(target).is_file() and not target.endswith(SUFFIX)
         for model in found
     ]
-    answers = _answers(models, gpu, device)
+    answers = _answers(models, gpu, device, failures)
     cards = {answer.device_name: _card(answer) for _, answer in answers}
     if as_json:
         documents = [_document(model, answer, cards[answer.device_name]) for model, answer in answers]
@@ -101,23 +98,51 @@ def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bo
             click.echo(_caution(card), nl=False)
         if len(answers) > 1:
             click.echo("Each model is checked alone, as if the others were asleep.")
-    if len(answers) < len(models):
-        raise click.exceptions.Exit(UNKNOWN)
     refused = any(card and card.support == "refused" for card in cards.values())
-    raise click.exceptions.Exit(0 if all(answer.fits for _, answer in answers) and not refused else 1)
+    does_not_fit = refused or not all(answer.fits for _, answer in answers)
+    raise click.exceptions.Exit(failures.exit_code or int(does_not_fit))
+
+
+@dataclass
+class Failures:
+    """Targets and models without a ledger.
+
+    Attributes:
+        exit_code: 2 if anything cannot be known, 1 if the models are only refused.
+    """
+
+    exit_code: int = 0
+
+    def report(self, error: Exception, name: str = "") -> None:
+        """Report an error on stderr, with the ``name`` of the target or model where there are several."""
+        click.echo(f"wisp fit: {name}: {error}" if name else f"wisp fit: {error}", err=True)
+        code = REFUSED if isinstance(error, PlanError) and verdict.is_unsupported(error) else UNKNOWN
+        self.exit_code = max(self.exit_code, code)
+
+
+def _models_of(
+    targets: Sequence[str], chosen: dict[str, Any], failures: Failures
+) -> dict[str, list[InferenceModel]]:
+    """Return the models of each target; one that cannot be read is reported and left out."""
+    by_target = {}
+    for target in targets:
+        try:
+            by_target[target] = _models(target, chosen)
+        except (PlanError, WispError) as error:
+            failures.report(error, "" if len(targets) == 1 or target in str(error) else target)
+    return by_target
 
 
 def _answers(
-    models: Sequence[InferenceModel], gpu: str | None, device: Choice
+    models: Sequence[InferenceModel], gpu: str | None, device: Choice, failures: Failures
 ) -> list[tuple[InferenceModel, Fit]]:
-    """Plan each model alone; one that cannot be planned is reported on stderr and left out."""
+    """Plan each model alone; one that cannot be planned is reported and left out."""
     answers = []
     for model in models:
         try:
             answers.append((model, _plan(model, gpu, device)))
-        except (PlanError, SourceError, InvalidModel) as error:
-            named = f"{model.name}: " if len(models) > 1 else ""
-            click.echo(f"wisp fit: {named}{error}", err=True)
+        except (PlanError, WispError) as error:
+            failures.report(error, model.name if len(models) > 1 else "")
     return answers
 
 
@@ -192,9 +217,14 @@ def _require_target(target: str) -> None:
 
 
 def _name(uri: str) -> str:
-    """Name of a model that has none: the end of its URI, of a GGUF file without the suffix."""
+    """Name of a model that has none: the end of its URI, of a GGUF file without the suffix.
+
+    Names begin with a letter: ``7b-chat`` becomes ``model-7b-chat``.
+    """
     end = uri.rstrip("/").rpartition("/")[2].removesuffix(SUFFIX)
-    return re.sub(r"[^a-z0-9]+", "-", end.lower()).strip("-")[:40] or "model"
+    words = re.sub(r"[^a-z0-9]+", "-", end.lower()).strip("-")
+    name = words if words[:1].isalpha() else f"model-{words}"
+    return name[:40].strip("-")
 
 
 def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:

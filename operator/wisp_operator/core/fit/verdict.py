@@ -181,16 +181,20 @@ def _inspect(model: InferenceModel, files: Files | None, device: Device | None) 
         return FitReport("Unknown", str(error), gpu=name), "ModelNotFound"
     except ConfigMissing as error:
         return FitReport("Unknown", error.message, gpu=name), "ModelNotFound"
-    except CheckpointInvalid as error:
+    except (CheckpointInvalid, ConfigDamaged) as error:
         return FitReport("Unknown", error.message, gpu=name), "WeightsUnreadable"
-    except ConfigDamaged as error:
-        return FitReport("Unknown", error.message, gpu=name), "WeightsUnreadable"
-    except (ConfigInvalid, LayersUnsupported) as error:
-        report = FitReport("Unsupported", error.message, gpu=name, basis="config.json")
-        return report, "ModelUnsupported"
     except PlanError as error:
+        if is_unsupported(error):
+            report = FitReport("Unsupported", error.message, gpu=name, basis="config.json")
+            return report, "ModelUnsupported"
         return FitReport("DoesNotFit", error.message, gpu=name, basis="config.json"), ""
     return _report(result), ""
+
+
+def is_unsupported(error: PlanError) -> bool:
+    """Return whether a model was read, and no device of this kind, however large, can run it."""
+    is_read = not isinstance(error, (ConfigMissing, ConfigDamaged))
+    return is_read and isinstance(error, (ConfigInvalid, LayersUnsupported))
 
 
 def _report(result: verdict.Fit) -> FitReport:
