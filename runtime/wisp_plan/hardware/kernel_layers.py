@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 from wisp_plan.errors import LayersUnsupported
+from wisp_plan.hardware.kernel_limits import excessive_sizes
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, ParallelSpec
 from wisp_plan.spec.mamba import MambaSpec
@@ -58,15 +59,17 @@ def missing_kernels(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def require_kernels(spec: ModelSpec) -> None:
-    """Refuse a model with layers that no GPU has kernels for.
+    """Refuse a model with layers or sizes that no GPU has kernels for.
 
     Raises:
         LayersUnsupported: names them and the remedy.
     """
+    remedy = "Serve it on the CPU (--device cpu), or choose another model."
     if missing := missing_kernels(spec):
         *others, last = missing
         names = f"{', '.join(others)} and {last}" if others else last
+        raise LayersUnsupported(f"no GPU kernels for {names}, which {spec.architecture} has. {remedy}")
+    if sizes := excessive_sizes(spec):
         raise LayersUnsupported(
-            f"no GPU kernels for {names}, which {spec.architecture} has. Serve it on the CPU (--device cpu), "
-            "or choose another model."
+            f"no GPU kernels for the sizes of this {spec.architecture}: {'; '.join(sizes)}. {remedy}"
         )

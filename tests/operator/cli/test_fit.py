@@ -146,6 +146,11 @@ def test_several_files_and_folders_are_checked_in_their_order(folder, tmp_path):
         ("architectures", ["MarsForCausalLM"], "MarsForCausalLM"),
         ("hidden_act", "gelu_tanh", "hidden_act"),
         ("num_attention_heads", 0, "num_attention_heads"),
+        (
+            "head_dim",
+            320,
+            "for the sizes of this LlamaForCausalLM: head_dim is 320, over 256.",
+        ),
     ],
 )
 def test_a_model_that_cannot_be_run_at_all_is_refused_as_one_that_does_not_fit(folder, key, value, said):

@@ -9,7 +9,10 @@ from importlib.util import find_spec
 import pytest
 from spec_changes import changed
 
+from wisp_plan.errors import LayersUnsupported
+from wisp_plan.fit.request import FitRequest
 from wisp_plan.hardware import kernel_layers
+from wisp_plan.hardware.kernel_limits import excessive_sizes
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_plan.spec.rope import RopeSpec
@@ -190,6 +193,9 @@ def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, s
     spec = changed(LLAMA, rope=RopeSpec(), **sizes)
     with pytest.raises(ModelUnsupported, match=says):
         requirements.require_model(spec, 16)
+    with pytest.raises(LayersUnsupported, match=f"the sizes of this .*{says}.*--device cpu"):
+        FitRequest(max_concurrent=1).check(spec)
+    FitRequest(max_concurrent=1, device="cpu").check(spec)
 
 
 def test_layers_that_no_gpu_has_kernels_for_are_refused_before_a_weight_is_read(monkeypatch):
@@ -212,6 +218,15 @@ def test_mixtures_that_no_kernel_takes_are_refused_before_a_weight_is_read(route
     mixture = replace(LLAMA, layers=(layer, replace(layer, ffn=MoeSpec(router, inner))))
     with pytest.raises(ModelUnsupported, match=says):
         requirements.require_model(mixture, 16)
+    with pytest.raises(LayersUnsupported, match=says):
+        FitRequest(max_concurrent=1).check(mixture)
+
+
+def test_every_layers_size_is_checked_and_each_problem_named_once():
+    (layer,) = set(LLAMA.layers)
+    odd = replace(layer, ffn=replace(layer.ffn, inner=100))
+    problems = excessive_sizes(replace(LLAMA, layers=(odd, layer, odd)))
+    assert problems == ("intermediate_size is 100, no multiple of 8",)
 
 
 def test_blocks_that_no_kernel_takes_are_refused_on_a_gpu():

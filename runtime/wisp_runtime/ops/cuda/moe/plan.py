@@ -16,11 +16,6 @@ MOE_KERNELS = (
 )
 """Ops that a model with mixtures of experts needs."""
 
-MAX_EXPERTS = 512
-"""Experts that ``choose_experts.cu`` and ``sort_pairs.cu`` take."""
-
-MAX_CHOSEN = MAX_GROUPS = 32
-
 ROUTER_TOKENS = (8, 64)
 """Tokens of a tile of ``router_logits.cu``."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from wisp_plan.hardware.kernel_limits import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
@@ -15,14 +16,7 @@ from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.moe.arguments import ChooseArguments, RouterArguments
-from wisp_runtime.ops.cuda.moe.plan import (
-    MAX_CHOSEN,
-    MAX_EXPERTS,
-    MAX_GROUPS,
-    choose_entry,
-    router_grid,
-    router_shared_bytes,
-)
+from wisp_runtime.ops.cuda.moe.plan import choose_entry, router_grid, router_shared_bytes
 from wisp_runtime.ops.protocol.moe import Routing
 
 _CONSTANTS = constants()

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from wisp_plan.hardware.kernel_limits import MAX_EXPERTS
 from wisp_plan.memory.buffers.moe import max_tiles
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.moe.arguments import SortArguments
-from wisp_runtime.ops.cuda.moe.plan import MAX_EXPERTS, Tile, mma_tile, sort_shared_bytes
+from wisp_runtime.ops.cuda.moe.plan import Tile, mma_tile, sort_shared_bytes
 
 _THREADS = constants()["sort_threads"]
 _INT32, _INT64 = np.dtype(np.int32), np.dtype(np.int64)

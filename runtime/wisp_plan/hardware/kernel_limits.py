@@ -1,0 +1,84 @@
+"""Sizes that GPU kernels take (``needs`` of their manifests); the CPU takes all.
+
+Where a kernel takes more, its limit here grows with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
+
+MAX_EXPERTS = 512
+"""Experts that ``choose_experts.cu`` and ``sort_pairs.cu`` take."""
+
+MAX_CHOSEN = MAX_GROUPS = 32
+
+_MAX_SIZES = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
+_MULTIPLE = 8  # elements of 16 bytes
+_MAX_HEADS_A_GROUP = 16
+_MAX_DELTA_SIZE, _CONV_TAPS = 128, 4
+
+
+def excessive_sizes(spec: ModelSpec) -> tuple[str, ...]:
+    """Return each size of a model that no GPU has kernels for, by its key, with the limit."""
+    return tuple(dict.fromkeys((*_size_problems(spec), *_mixture_problems(spec), *_mixer_problems(spec))))
+
+
+def _size_problems(spec: ModelSpec) -> Iterator[str]:
+    sizes = list(_sizes(spec))
+    yield from (f"{name} is {size}, no multiple of {_MULTIPLE}" for name, size in sizes if size % _MULTIPLE)
+    for name, size in (*sizes, ("vocab_size", spec.vocab)):
+        if size > _MAX_SIZES.get(name, size):
+            yield f"{name} is {size}, over {_MAX_SIZES[name]}"
+
+
+def _sizes(spec: ModelSpec) -> Iterator[tuple[str, int]]:
+    """Yield the sizes that are a multiple of 16 bytes, by their keys."""
+    yield "hidden_size", spec.hidden
+    for ffn in spec.ffns(DenseSpec):
+        yield "intermediate_size", ffn.inner
+    for mixture in spec.ffns(MoeSpec):
+        yield "moe_intermediate_size", mixture.inner
+        if mixture.shared is not None:
+            yield "shared_expert_intermediate_size", mixture.shared.inner
+    for attention in spec.mixers(AttentionSpec):
+        yield "head_dim", attention.head_size
+        yield "rotated channels", attention.rotary_size
+
+
+def _mixture_problems(spec: ModelSpec) -> Iterator[str]:
+    for mixture in spec.ffns(MoeSpec):
+        yield from _router_problems(mixture.router)
+
+
+def _router_problems(router: RouterSpec) -> Iterator[str]:
+    limits = ("experts", MAX_EXPERTS), ("chosen", MAX_CHOSEN), ("groups", MAX_GROUPS)
+    for name, limit in limits:
+        if getattr(router, name) > limit:
+            yield f"{getattr(router, name)} {name} of a mixture are over {limit}"
+    if router.groups > 1 and router.experts < 2 * router.groups:
+        yield f"{router.experts} experts in {router.groups} groups are fewer than 2 a group"
+
+
+def _mixer_problems(spec: ModelSpec) -> Iterator[str]:
+    for attention in spec.mixers(AttentionSpec):
+        if attention.heads > _MAX_HEADS_A_GROUP * attention.kv_heads:
+            heads = f"{attention.heads} query heads are more than {_MAX_HEADS_A_GROUP} times"
+            yield f"{heads} {attention.kv_heads} KV heads"
+    for mixer in spec.mixers(DeltaNetSpec):
+        yield from _delta_net_problems(mixer)
+
+
+def _delta_net_problems(mixer: DeltaNetSpec) -> Iterator[str]:
+    for name, size in (("key", mixer.key_size), ("value", mixer.value_size)):
+        if size % _MULTIPLE or size > _MAX_DELTA_SIZE:
+            yield f"linear_{name}_head_dim is {size}, no multiple of {_MULTIPLE} up to {_MAX_DELTA_SIZE}"
+    if mixer.kernel != _CONV_TAPS:
+        yield f"linear_conv_kernel_dim is {mixer.kernel}, not {_CONV_TAPS}"
+    if mixer.state_dtype != "float32":
+        yield f"states of Gated DeltaNet are {mixer.state_dtype}, not float32"
