@@ -57,8 +57,8 @@ def as_stored(
     A tensor in a dtype that can be computed with is unquantized, whether or not a list names its layer.
 
     Raises:
-        TensorsMismatch: a group does not divide columns; or sources of one weight are in different formats,
-            other than GGUF's.
+        TensorsMismatch: a group does not divide columns; sources of one weight are in different formats,
+            other than GGUF's; or a weight is stored in two ways.
     """
     chosen = (_as_exported(weight, tensors, quantization) for weight in weights)
     if quantization is None:
@@ -109,12 +109,35 @@ def _plain(source: WeightSource) -> StoredFormat | None:
 def _as_exported(
     weight: WeightSpec, tensors: Mapping[str, TensorInfo], quantization: Quantization | None
 ) -> WeightSpec:
-    """Return a weight with the sources of which a checkpoint has the first; of none, its own."""
+    """Return a weight with the sources of which a checkpoint has the first; of none, its own.
+
+    Raises:
+        TensorsMismatch: a checkpoint stores the weight in two ways, which may differ.
+    """
     if not weight.alternatives:
         return weight
-    listed = (weight.sources, *weight.alternatives)
-    sources = next((each for each in listed if _is_there(each[0], tensors, quantization)), weight.sources)
-    return replace(weight, sources=sources, alternatives=())
+    stored = {
+        source.tensor: sources
+        for sources in (weight.sources, *weight.alternatives)
+        if (source := _first_there(sources, tensors, quantization))
+    }
+    if len(stored) > 1:
+        one, other, *_ = stored
+        raise TensorsMismatch(
+            f"{one} and {other} are both stored, which are the same weights in two ways. "
+            "Choose a checkpoint that has each weight once."
+        )
+    return replace(weight, sources=next(iter(stored.values()), weight.sources), alternatives=())
+
+
+def _first_there(
+    sources: Sequence[WeightSource], tensors: Mapping[str, TensorInfo], quantization: Quantization | None
+) -> WeightSource | None:
+    """Return a source that a checkpoint has; of those that it stores quantized, the first stands for all."""
+    first = sources[0]
+    if _is_there(first, tensors, quantization):
+        return first
+    return next((source for source in sources if source.tensor in tensors), None)
 
 
 def _is_there(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.errors import TensorsMismatch
+from wisp_plan.presets import shape_spec
 from wisp_plan.weights.tensors import check_tensors, compare, expected_tensors
 
 
@@ -103,3 +106,42 @@ def test_extra_tensors_harm_nothing(spec_of, name, is_listed):
     result = check_tensors(spec, checkpoint(spec, **{name: ("F32", (3,))}))
     assert result.is_usable
     assert (name in result.extra) is is_listed
+
+
+FUSED = "model.layers.1.mlp.experts.gate_up_proj"
+APART = "model.layers.1.mlp.experts.0.gate_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "said"),
+    [
+        (FUSED, (128, 1536, 2048), f"{APART} and {FUSED} are both stored"),
+        # What another download left is a part of them, and none of gate and up.
+        (
+            "model.layers.0.mlp.experts.down_proj",
+            (128, 2048, 768),
+            "model.layers.0.mlp.experts.0.down_proj.weight and model.layers.0.mlp.experts.down_proj are both",
+        ),
+    ],
+)
+def test_experts_that_are_stored_in_two_ways_are_refused(name, shape, said):
+    spec = shape_spec("qwen3-30b-a3b")
+    tensors = checkpoint(spec)
+    assert compare(spec, tensors).is_usable
+    with pytest.raises(TensorsMismatch, match=said):
+        check_tensors(spec, tensors | {name: TensorInfo(name, "BF16", shape, 0, 0, "")})
+
+
+def test_one_expert_that_is_left_beside_all_in_one_tensor_is_refused():
+    spec = shape_spec("qwen3-30b-a3b")
+    apart, fused = re.compile(r".*\.experts\.\d+\..*"), {}
+    for layer in range(48):
+        block = f"model.layers.{layer}.mlp.experts"
+        fused[f"{block}.gate_up_proj"] = (128, 1536, 2048)
+        fused[f"{block}.down_proj"] = (128, 2048, 768)
+    tensors = {name: info for name, info in checkpoint(spec).items() if not apart.fullmatch(name)}
+    tensors |= {name: TensorInfo(name, "BF16", shape, 0, 0, "") for name, shape in fused.items()}
+    assert compare(spec, tensors).is_usable
+    left = "model.layers.7.mlp.experts.90.up_proj.weight"
+    with pytest.raises(TensorsMismatch, match=f"{left} and model.layers.7.mlp.experts.gate_up_proj are both"):
+        compare(spec, tensors | {left: TensorInfo(left, "BF16", (768, 2048), 0, 0, "")})
