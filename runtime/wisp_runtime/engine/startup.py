@@ -25,6 +25,7 @@ from wisp_runtime.engine.constrained.compiler import GrammarCompiler, compiler_o
 from wisp_runtime.engine.execution.cpu_runner import CpuRunner
 from wisp_runtime.engine.execution.pooling import pooling_kinds
 from wisp_runtime.engine.execution.runner import Runner
+from wisp_runtime.engine.execution.sampler import UNSOUND_LOGITS
 from wisp_runtime.engine.loop import step
 from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy, watch_co_running
@@ -208,13 +209,19 @@ def smoke_test(runner: Runner, limits: Limits) -> None:
 
     Raises:
         WeightsUnreadable: the logits were not numbers.
+        ConfigError: not even one token may be asked for.
     """
     scheduler = make_scheduler(limits)
     greedy = SamplingParams(temperature=0.0)
     scheduler.submit(Submit("first-token", (0,), 1, greedy, ignore_eos=True, use_prefix_cache=False))
     (event,) = step(scheduler, runner)
-    if event.finish in ("error", "refused"):
-        raise WeightsUnreadable(f"the first step failed: {event.message}.")
+    if event.finish == "refused":
+        raise ConfigError(f"the start's first token: {event.message}.")
+    if event.finish == "error":
+        raise WeightsUnreadable(
+            f"the start's first token: {UNSOUND_LOGITS}. Check the checkpoint's dtype and files, or download "
+            "it again."
+        )
 
 
 def _kv_scales(path: Path, model: Model, device: Device, fit: Fit) -> tuple[KvScales, str]:

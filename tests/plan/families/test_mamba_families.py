@@ -236,6 +236,22 @@ def test_what_no_code_computes_is_refused_by_name(name, changes, message):
         spec_of(name, **changes)
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        *((NEMOTRON, key) for key in ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups")),
+        (NEMOTRON, "conv_kernel"),
+        *((NEMOTRON_MOE, key) for key in ("moe_shared_expert_intermediate_size", "moe_latent_size")),
+        *((TINY, key) for key in ("mamba_n_heads", "mamba_d_head", "mamba_d_state", "mamba_n_groups")),
+        *((TINY, key) for key in ("mamba_d_conv", "mamba_expand", "shared_intermediate_size")),
+        (FALCON, "mamba_d_ssm"),
+    ],
+)
+def test_sizes_that_no_model_has_are_refused_by_their_key(name, key):
+    with pytest.raises(ConfigInvalid, match=f"{key} is 2097152; expected a whole number of at most"):
+        spec_of(name, **{key: 1 << 21})
+
+
 def test_biases_and_factors_that_do_not_meet_are_taken():
     spec = spec_of(FALCON, attention_bias=True, mamba_proj_bias=True, ssm_in_multiplier=1.0, mlp_bias=True)
     (attention,), (mamba,) = spec.mixers(AttentionSpec), spec.mixers(MambaSpec)

@@ -135,8 +135,12 @@ def test_phases_come_in_order_and_weights_count_their_bytes(tmp_path):
 
 def test_weights_that_give_no_numbers_are_found_before_anyone_asks(tmp_path):
     folder = write_tiny(tmp_path / "tiny", scale=float("nan"))
-    with pytest.raises(WeightsUnreadable, match="not finite"):
+    with pytest.raises(WeightsUnreadable, match="not finite") as failure:
         startup.start(ServeConfig(model=str(folder), threads=1), lambda _: None)
+    assert failure.value.message == (
+        "the start's first token: the model's logits were not finite numbers (overflow or damaged weights). "
+        "Check the checkpoint's dtype and files, or download it again."
+    )
 
 
 @pytest.mark.model

@@ -9,7 +9,7 @@ from wisp_plan.families.reader import ConfigReader
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 
-MAX_EXPERTS = 1 << 17
+MAX_MODEL_EXPERTS = 1 << 17
 """Maximum of experts of all layers, some five times that of any published model: each has tensors of its own,
 and a file from a stranger must not decide how many are looked for."""
 
@@ -19,8 +19,8 @@ def read_experts(reader: ConfigReader, *keys: str, default: int | None = None) -
     key = next((key for key in keys if reader.has(key)), keys[0])
     experts = reader.integer(key, default)
     layers = reader.integer("num_hidden_layers")
-    if experts * layers > MAX_EXPERTS:
-        raise reader.bad(key, f"at most {MAX_EXPERTS // layers} experts in each of {layers} layers")
+    if experts * layers > MAX_MODEL_EXPERTS:
+        raise reader.bad(key, f"at most {MAX_MODEL_EXPERTS // layers} experts in each of {layers} layers")
     return experts
 
 

@@ -27,8 +27,10 @@ def translate(reader: ConfigReader) -> ModelSpec:
         biases=Biases(qkv=reader.flag("attention_bias", False)),
         has_qk_norm=reader.flag("use_qk_norm", False),
     )
-    dense = reader.integer("first_k_dense_replace", 1, minimum=0)
-    return with_mixtures(spec, _read_mixture(reader), range(dense, len(spec.layers)))
+    dense, layers = reader.integer("first_k_dense_replace", 1, minimum=0), len(spec.layers)
+    if dense >= layers:
+        raise reader.bad("first_k_dense_replace", f"fewer dense layers than the {layers} that there are")
+    return with_mixtures(spec, _read_mixture(reader), range(dense, layers))
 
 
 def _read_mixture(reader: ConfigReader) -> MoeSpec:

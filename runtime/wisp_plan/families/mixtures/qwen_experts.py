@@ -37,8 +37,17 @@ def read_shared_mixture(reader: ConfigReader, *, experts: int, chosen: int, inne
 
 
 def read_sparse_layers(reader: ConfigReader, layers: int) -> tuple[int, ...]:
-    """Return the layers that are mixtures: every ``decoder_sparse_step``-th but ``mlp_only_layers``."""
+    """Return the layers that are mixtures: every ``decoder_sparse_step``-th but ``mlp_only_layers``.
+
+    Raises:
+        ConfigInvalid: no layer is one, or a layer is named that is not there.
+    """
     step, dense = reader.integer("decoder_sparse_step", 1), reader.items("mlp_only_layers")
-    if not all(isinstance(index, int) for index in dense):
-        raise reader.bad("mlp_only_layers", "a list of layers")
-    return tuple(index for index in range(layers) if index not in dense and (index + 1) % step == 0)
+    if step > layers:
+        raise reader.bad("decoder_sparse_step", f"at most {layers}, the number of layers")
+    if not all(type(index) is int and 0 <= index < layers for index in dense):
+        raise reader.bad("mlp_only_layers", f"a list of layers from 0 to {layers - 1}")
+    sparse = tuple(index for index in range(layers) if index not in dense and (index + 1) % step == 0)
+    if not sparse:
+        raise reader.bad("mlp_only_layers", "a list that leaves a layer with experts")
+    return sparse

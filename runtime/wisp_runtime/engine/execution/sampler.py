@@ -226,10 +226,8 @@ def _scores(chunk: Chunk, sampled: Sampled, row: int) -> tuple[TokenLogprobs, ..
     return tuple([score for score in scores if score is not None])
 
 
-_UNSOUND = (
-    "the model's logits were not finite numbers (overflow or damaged weights); "
-    "this request was ended, others go on. Check the checkpoint's dtype and files"
-)
+UNSOUND_LOGITS = "the model's logits were not finite numbers (overflow or damaged weights)"
+_UNSOUND = f"{UNSOUND_LOGITS}; this request was ended, others go on. Check the checkpoint's dtype and files"
 
 
 def _logprobs(alternatives: int | None, sampled: Sampled, row: int) -> TokenLogprobs | None:
