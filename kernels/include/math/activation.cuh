@@ -23,3 +23,9 @@ __device__ __forceinline__ float clamped_swiglu(float gate, float up) {
 __device__ __forceinline__ float squared_relu(float x) {
   return x < 0.f ? 0.f : x * x;
 }
+
+// GELU in its approximation by tanh: x (1 + tanh(u)) / 2 = x sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+__device__ __forceinline__ float gelu_tanh(float x) {
+  constexpr float kTwice = 1.5957691216057308f;  // 2 sqrt(2 / pi)
+  return __fdividef(x, 1.f + __expf(-kTwice * x * fmaf(0.044715f * x, x, 1.f)));
+}

@@ -10,8 +10,9 @@ constexpr int kNormThreads = WISP_NORM_THREADS;  // at most; kNormThreads * kChu
 // y[blockIdx.x] = r / rms(r) * (offset + weight), where r is row `rows[blockIdx.x]` of `residual` (without `rows`: row
 // blockIdx.x); `offset` is 1 where weights are zero-centred, else 0. kAdds: x[blockIdx.x] is first added to that row. A
 // thread holds kChunks chunks of 8 columns; all its loads are in flight at once, because a few rows cost latency alone.
-template <int kChunks, bool kAdds>
-__device__ __forceinline__ void rmsnorm_row(const bf16* x, float* residual, const bf16* weight, const int64_t* rows,
+// Without kAdds rows may be bf16, and y may be `residual`.
+template <int kChunks, bool kAdds, class Element = float>
+__device__ __forceinline__ void rmsnorm_row(const bf16* x, Element* residual, const bf16* weight, const int64_t* rows,
                                             bf16* y, int columns, float eps, float offset) {
   __shared__ float scratch[32];
   pdl_launch_dependents();

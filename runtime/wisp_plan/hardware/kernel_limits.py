@@ -46,6 +46,8 @@ def _sizes(spec: ModelSpec) -> Iterator[tuple[str, int]]:
         yield "moe_intermediate_size", mixture.inner
         if mixture.shared is not None:
             yield "shared_expert_intermediate_size", mixture.shared.inner
+        if mixture.latent is not None:
+            yield "moe_latent_size", mixture.latent
     for attention in spec.mixers(AttentionSpec):
         yield "head_dim", attention.head_size
         yield "rotated channels", attention.rotary_size
@@ -54,6 +56,8 @@ def _sizes(spec: ModelSpec) -> Iterator[tuple[str, int]]:
 def _mixture_problems(spec: ModelSpec) -> Iterator[str]:
     for mixture in spec.ffns(MoeSpec):
         yield from _router_problems(mixture.router)
+        if (mixture.latent or 0) > spec.hidden:
+            yield f"moe_latent_size is {mixture.latent}, over hidden_size {spec.hidden}"
 
 
 def _router_problems(router: RouterSpec) -> Iterator[str]:

@@ -47,6 +47,16 @@ def test_rmsnorm_equals_its_reference_within_rounding(device, random, random_bf1
 
 
 @pytest.mark.parametrize(("rows", "columns"), SHAPES)
+@pytest.mark.parametrize("is_zero_centred", [True, False])
+def test_results_of_a_block_are_normed_in_place(device, random_bf16, rows, columns, is_zero_centred):
+    x, weight = random_bf16((rows, columns), 3.0), random_bf16((columns,))
+    given, options = to_device(x), {"eps": EPS, "is_zero_centred": is_zero_centred}
+    assert Norms(device).norm_in_place(given, to_device(weight), **options) is given
+    expected = reference.rmsnorm(x.astype(np.float32), weight.astype(np.float32), **options)
+    assert_close(to_host_float32(given), expected)
+
+
+@pytest.mark.parametrize(("rows", "columns"), SHAPES)
 def test_add_rmsnorm_keeps_the_sum_to_the_bit(device, random, random_bf16, rows, columns):
     residual = random.standard_normal((rows, columns), np.float32) * 3
     x, weight = random_bf16((rows, columns)), random_bf16((columns,))

@@ -22,10 +22,17 @@ def gemm(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
         Buffer("qkv", (tokens, qkv), "bfloat16"),
         Buffer("output", (tokens, spec.hidden), "bfloat16"),
         Buffer("swiglu", (tokens, widest_ffn(spec)), "bfloat16"),
+        *gate_up(spec, tokens),
         Buffer("logits", (step.max_sequences, spec.vocab), "float32"),
         *split_k(tokens, step.sm_count),
         *(token_codes(tokens, step.code_columns) if step.code_columns else ()),
     )
+
+
+def gate_up(spec: ModelSpec, tokens: int) -> tuple[Buffer, ...]:
+    """Return gate and up of MLPs whose GEMM does not apply the activation itself."""
+    inner = widest_ffn(spec, lambda mlp: mlp.is_gated and (mlp.activation, mlp.gate_scale) != ("silu", 1))
+    return (Buffer("gate_up", (tokens, 2 * inner), "bfloat16"),) if inner else ()
 
 
 def split_k(max_tokens: int, sm_count: int) -> tuple[Buffer, Buffer]:

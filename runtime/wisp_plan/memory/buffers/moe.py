@@ -59,5 +59,7 @@ def _mixture(mixture: MoeSpec, hidden: int, tokens: int) -> Iterator[Buffer]:
     yield Buffer("moe.inner", (pairs, mixture.inner), "bfloat16")
     yield Buffer("moe.outputs", (pairs, hidden), "bfloat16")
     yield Buffer("mixture", (tokens, hidden), "bfloat16")
+    if mixture.latent is not None:
+        yield Buffer("from_latent", (tokens, hidden), "bfloat16")
     if mixture.has_shared_gate:
         yield Buffer("scaled", (tokens, hidden), "bfloat16")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
@@ -13,7 +15,8 @@ def widest(spec: ModelSpec, size: str) -> int:
     return max((getattr(attention, size) for attention in spec.mixers(AttentionSpec)), default=0)
 
 
-def widest_ffn(spec: ModelSpec) -> int:
-    """Return the largest inner size among the layers' MLPs and shared experts."""
+def widest_ffn(spec: ModelSpec, is_counted: Callable[[DenseSpec], bool] = lambda _: True) -> int:
+    """Return the largest inner size among the layers' MLPs and shared experts, or those that count."""
     shared = (moe.shared for moe in spec.ffns(MoeSpec) if moe.shared is not None)
-    return max((mlp.inner for mlp in (*spec.ffns(DenseSpec), *shared)), default=0)
+    mlps = (*spec.ffns(DenseSpec), *shared)
+    return max((mlp.inner for mlp in mlps if is_counted(mlp)), default=0)

@@ -31,10 +31,10 @@ class MixtureOfExperts:
             weights.get(f"{prefix}.experts.down.bias"),
             spec.activation,
         )
-        self._latent = None
+        self._latent: Linear | None = None
         if spec.latent is not None:
-            sides = "into_latent", "from_latent"
-            self._latent = tuple(Linear(context.ops, weights, f"{prefix}.{side}") for side in sides)
+            self._latent = Linear(context.ops, weights, f"{prefix}.into_latent")
+            self._from_latent = weights[f"{prefix}.from_latent.weight"]
         self._shared = None if spec.shared is None else DenseMLP(context, spec.shared, "shared")
         self._shared_gate = weights[f"{prefix}.shared_gate.weight"] if spec.has_shared_gate else None
 
@@ -43,11 +43,8 @@ class MixtureOfExperts:
         routing = self._ops.route(x, self._router, self._spec.router, counts=self._counts, **self._biases)
         if self._latent is None:
             return self._ops.mixture(x, routing, self._experts, self._of_shared(x))
-        into, out = self._latent
-        mixed = out(self._ops.mixture(into(x), routing, self._experts, None))
-        if (shared := self._of_shared(x)) is not None:
-            self._ops.add_scaled(shared, mixed, 1.0)
-        return mixed
+        mixed = self._ops.mixture(self._latent(x), routing, self._experts, None)
+        return self._ops.from_latent(mixed, self._from_latent, self._of_shared(x))
 
     def _of_shared(self, x: Array) -> Array | None:
         if self._shared is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from functools import partial
 
 import numpy as np
@@ -10,6 +11,8 @@ from wisp_plan.memory.buffers.cpu import MAX_EXPERT_ROWS
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops import reference
+from wisp_runtime.ops.cpu.compact import CompactMatrix
+from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.cpu.row_tiles import linear_by_tiles, multiply_by_tiles
 from wisp_runtime.ops.cpu.threads import Workers
 from wisp_runtime.ops.protocol import checks
@@ -59,6 +62,20 @@ class Mixture:
         compute = partial(self._expert, experts)
         routed = routing.experts, routing.weights
         return reference.mixture(x, *routed, compute, added, max_rows=MAX_EXPERT_ROWS)
+
+    @abstractmethod
+    def linear(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
+        """See :func:`.reference.linear`."""
+
+    def from_latent(
+        self, x: Array, weight: PackedMatrix | CompactMatrix, added: Array | None = None
+    ) -> Array:
+        """See :func:`.reference.linear`; ``added`` is added in place."""
+        out = self.linear(x, weight)
+        if added is not None:
+            checks.same_shape("added", added, out.shape)
+            out += added
+        return out
 
     def scale_rows(self, x: Array, logits: Array) -> Array:
         """See :func:`.reference.scale_rows`."""

@@ -50,6 +50,7 @@ from wisp_runtime.ops.protocol.weights import NamedWeights
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),
     *("rope_write_kv", "decode_attention", "prefill_attention", "gather_rows", "gate_heads"),
+    *("activate", "scale", "add_scaled"),
     *("sample_argmax", "sample_histogram", "sample_token", "sample_logprobs"),
 )
 """Ops that every model needs."""

@@ -18,7 +18,8 @@ class ElementwiseOps(Protocol):
     def rmsnorm(self, x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
         """Scale each row of ``x`` ``[N, D]`` to root mean square 1, then by ``weight`` ``[D]``.
 
-        Of zero-centred weights the factor is ``1 + weight``, computed in float32.
+        Of zero-centred weights the factor is ``1 + weight``, computed in float32. The result may overwrite
+        ``x``, unless it is a residual.
         """
         ...
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from wisp_plan.spec.ffn import Activation
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.protocol.gemm import Matrix
 from wisp_runtime.ops.protocol.weights import HeldWeight
 
 
@@ -89,6 +90,14 @@ class MoeOps(Protocol):
 
         Returns:
             ``[N, D]``.
+        """
+        ...
+
+    def from_latent(self, x: Array, weight: Matrix, added: Array | None = None) -> Array:
+        """Return ``x W^T`` plus ``added``: ``[N, latent]`` of a mixture to ``[N, D]``.
+
+        Args:
+            added: ``[N, D]``, such as the shared expert's result, or None.
         """
         ...
 

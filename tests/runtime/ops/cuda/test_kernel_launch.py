@@ -236,7 +236,7 @@ def test_a_kernel_is_loaded_once(kernel_set, tmp_path):
             None,
             r"not compiled for sm_90a.*`wisp-runtime kernels build --arch sm_90a`",
         ),
-        ("sm_90a", "rmsnrm", None, r"there is no op rmsnrm; hopper/common/bf16 has add_rmsnorm"),
+        ("sm_90a", "rmsnrm", None, r"there is no op rmsnrm; hopper/common/bf16 has activate"),
         (
             "sm_90a",
             "rmsnorm",
@@ -269,7 +269,7 @@ def test_a_damaged_cubin_is_named(kernel_set, tmp_path):
 def test_preload_brings_every_kernel_of_an_op(kernel_set, tmp_path):
     cubin(tmp_path, "rmsnorm")
     chosen_kernels = kernel_set()
-    assert chosen_kernels.preload("rmsnorm") == 3
+    assert chosen_kernels.preload("rmsnorm") == 6
     for path in tmp_path.iterdir():
         path.unlink()
     assert chosen_kernels.get("rmsnorm", "rmsnorm_4").name == "rmsnorm_4"

@@ -12,6 +12,8 @@ from wisp_plan.memory.buffers.persistent import exchanged, persistent
 from wisp_plan.memory.ledger import LedgerOptions, step_of
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.layer import NormSpec
 from wisp_runtime.cli.kernels import KV_FORMATS as CHOICES
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
@@ -132,3 +134,22 @@ def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_
 def test_a_shape_that_the_template_cannot_take_says_why(changes, workers, says):
     reason = unsupported_reason(changed(SPEC, **changes), workers)
     assert reason is None if says is None else says in reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"norms": NormSpec(1e-6, follow=True)}, "it has norms behind a block"),
+        ({"ffn": DenseSpec(14336, gate_scale=0.5)}, "it has a scaled MLP"),
+        ({"ffn": DenseSpec(14336, "gelu_tanh")}, "it has activations other than gated SiLU"),
+    ],
+)
+def test_a_layer_that_the_template_does_not_compute_says_why(changes, says):
+    layers = (replace(SPEC.layers[0], **changes),) * 2
+    assert unsupported_reason(replace(SPEC, layers=layers), MAX_SM_COUNT) == says
+
+
+@pytest.mark.parametrize("name", ["embedding_scale", "logits_scale"])
+def test_scaled_embeddings_and_logits_are_the_general_paths(name):
+    scaled = replace(SPEC, **{name: 2.0})
+    assert unsupported_reason(scaled, MAX_SM_COUNT) == "it has scaled embeddings or logits"

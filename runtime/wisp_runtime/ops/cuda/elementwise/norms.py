@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -70,6 +71,22 @@ class Norms:
             plan.kernel.launch((plan.rows,), plan.threads, x, weight, y, *scalars)
         return y
 
+    def norm_in_place(self, x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
+        """Norm ``x`` ``[N, D]`` bf16, contiguous, as :meth:`rmsnorm` does, in place; return it.
+
+        Raises:
+            ShapeError: an array differs from that.
+        """
+        key = x.shape, weight.shape, eps, is_zero_centred, BF16
+        plan = self._plans.get(key)
+        if plan is None:
+            made = self._plan("rmsnorm", x, weight, None, eps, is_zero_centred, BF16)
+            plan = remember(self._plans, key, made)
+        if plan.rows:
+            scalars = plan.columns, plan.eps, plan.offset
+            plan.kernel.launch((plan.rows,), plan.threads, x, weight, x, *scalars)
+        return x
+
     def add_rmsnorm(
         self,
         x: Array,
@@ -114,19 +131,27 @@ class Norms:
         return y
 
     def _plan(
-        self, op: str, x: Array, weight: Array, rows: Array | None, eps: float, is_zero_centred: bool
+        self,
+        op: str,
+        x: Array,
+        weight: Array,
+        rows: Array | None,
+        eps: float,
+        is_zero_centred: bool,
+        dtype: Any = np.float32,
     ) -> _Plan:
         require_true(x.ndim == 2, f"{op}: the rows are {list(x.shape)}, must be [N, D]")
         columns = x.shape[1]
         chunks = columns // 8
         fits = columns % 8 == 0 and 0 < chunks <= _ENTRIES[-1][0] * _MAX_THREADS
         require_true(fits, f"{op}: D is {columns}, must be a multiple of 8 up to 16384")
-        require(op, "the rows", x, x.shape, np.float32)
+        require(op, "the rows", x, x.shape, dtype)
         require(op, "weight", weight, (columns,), BF16)
         if rows is not None:
             require(op, "rows", rows, (rows.size,), np.int64)
         count, suffix = next(entry for entry in _ENTRIES if chunks <= entry[0] * _MAX_THREADS)
         threads = -(-chunks // (32 * count)) * 32
-        kernel = self._device.kernels.get(op, op + suffix)
+        name = f"{op}_bf16" if dtype == BF16 else op
+        kernel = self._device.kernels.get(op, name + suffix)
         scalars = np.int32(columns), np.float32(eps), np.float32(is_zero_centred)
         return _Plan(kernel, len(x if rows is None else rows), threads, *scalars)

@@ -1,8 +1,9 @@
-"""Norms of a GPU as layers call them; the result is in the buffer ``normed``."""
+"""Norms of a GPU as layers call them; the result is in ``normed``, of bf16 in place."""
 
 from __future__ import annotations
 
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
 
 
@@ -12,7 +13,9 @@ class RowNorms:
     _norms: Norms
 
     def rmsnorm(self, x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
-        """See :meth:`.norms.Norms.rmsnorm`."""
+        """See :meth:`.norms.Norms.rmsnorm`; of bf16 :meth:`.norms.Norms.norm_in_place`."""
+        if x.dtype == BF16:
+            return self._norms.norm_in_place(x, weight, eps=eps, is_zero_centred=is_zero_centred)
         return self._norms.rmsnorm(x, weight, eps=eps, out_name="normed", is_zero_centred=is_zero_centred)
 
     def add_rmsnorm(

@@ -32,9 +32,6 @@ def check_weight(op: str, weight: PackedMatrix | QuantizedStorage, bias: Array |
         permutation = "gate_up_interleaved" if op == "linear_swiglu" else "plain"
         message = f"{op}: the matrix's rows are {weight.permutation}, must be {permutation}"
         require_true(weight.permutation == permutation, message)
-    elif op == "linear":
-        message = f"{op}: the matrix's rows are gate_up_interleaved, must not be"
-        require_true(weight.permutation != "gate_up_interleaved", message)
     if weight.permutation == "gate_up_interleaved":
         fits = weight.outputs % 16 == 0
         require_true(fits, f"{op}: {weight.outputs} rows of gate and up, must be a multiple of 16")

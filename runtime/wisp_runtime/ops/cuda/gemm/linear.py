@@ -10,6 +10,7 @@ import numpy as np
 
 from wisp_plan.memory.buffers import gemm as buffers
 from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
@@ -104,6 +105,18 @@ class Linear:
         Raises:
             ShapeError: an array differs from the above.
         """
+        if weight.permutation == "gate_up_interleaved":
+            raise ShapeError("linear: the matrix's rows are gate_up_interleaved, must not be")
+        return self._multiply("linear", x, weight, bias, weight.outputs, BF16, out_name)
+
+    def gate_up(self, x: Array, weight: Matrix, bias: Array | None = None, *, out_name: str) -> Array:
+        """Return ``x W^T + bias`` of gate and up, whose columns stay interleaved; see :meth:`swiglu`.
+
+        Raises:
+            ShapeError: an array differs from that, or the rows are not interleaved.
+        """
+        if weight.permutation != "gate_up_interleaved":
+            raise ShapeError(f"gate_up: the matrix's rows are {weight.permutation}, must be interleaved")
         return self._multiply("linear", x, weight, bias, weight.outputs, BF16, out_name)
 
     def swiglu(self, x: Array, weight: Matrix, bias: Array | None = None, *, out_name: str) -> Array:

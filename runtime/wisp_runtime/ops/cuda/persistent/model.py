@@ -11,6 +11,7 @@ from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.batch_sizes import MIN_EQUAL_QUANTIZED
 from wisp_plan.memory.buffers.persistent import MAX_MOE_SEQUENCES
 from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import EqualLayer, ModelSpec, equal_layer
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
@@ -131,6 +132,8 @@ def unsupported_reason(spec: ModelSpec, blocks: int, *, batch_invariant: bool = 
     if layer is None:
         return DIFFERENT_LAYERS
     attention = layer.attention
+    if (spec.embedding_scale, spec.logits_scale) != (1, 1):
+        return "it has scaled embeddings or logits"
     if other := _other_maths(layer):
         return f"it has {other}"
     if isinstance(layer.ffn, MoeSpec) and (
@@ -186,10 +189,14 @@ def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) ->
 
 def _other_maths(layer: EqualLayer) -> str | None:
     """Return what the kernel does not compute of a layer; None if it computes all."""
+    ffn = layer.ffn
+    is_scaled = isinstance(ffn, DenseSpec) and (ffn.gate_scale, ffn.scale) != (1, 1)
     lacking = {
         "attention with an output gate": layer.attention.has_output_gate,
         "attention with sinks": layer.attention.has_sinks,
         "zero-centred norms": layer.norms.is_zero_centred,
-        "activations other than gated SiLU": layer.ffn.activation != "silu",
+        "norms behind a block": layer.norms.follow,
+        "activations other than gated SiLU": ffn.activation != "silu",
+        "a scaled MLP": is_scaled,
     }
     return next((name for name, is_there in lacking.items() if is_there), None)
