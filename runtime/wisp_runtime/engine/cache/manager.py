@@ -102,7 +102,7 @@ class CacheManager:
         self._cover(cache)
         if self.has_states:
             cache.state_slot = self.states.take()
-            self.snapshots.begin(cache)
+            self.snapshots.begin(cache, len(tokens))
         return cache
 
     def fits(

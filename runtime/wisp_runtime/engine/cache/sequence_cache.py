@@ -28,6 +28,7 @@ class SequenceCache:
         passing: slot and node of the newest snapshot that it left on its way.
         shared_tokens: leading tokens that were in the prefix tree before the sequence computed them.
         stops: positions at which its steps end for the sake of a snapshot, ascending.
+        spare_stop: such a position where the snapshot only fills spare memory; 0: none.
     """
 
     __slots__ = (
@@ -40,6 +41,7 @@ class SequenceCache:
         "reusable_tokens",
         "shared_tokens",
         "snapshots",
+        "spare_stop",
         "state_slot",
         "stops",
         "tables",
@@ -53,7 +55,7 @@ class SequenceCache:
         self.state_slot = self.restore_slot = -1
         self.snapshots: dict[int, int] = {}
         self.passing: tuple[int, Node] | None = None
-        self.shared_tokens = 0
+        self.shared_tokens = self.spare_stop = 0
         self.stops: tuple[int, ...] = ()
 
     @classmethod

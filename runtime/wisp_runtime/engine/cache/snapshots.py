@@ -13,6 +13,9 @@ end the prompt. The rules:
    the last position before its prompt's end too, and that snapshot stays.
 4. A step is ended early only for a snapshot that saves :data:`MIN_SAVED_STRIDES` strides of tokens over the
    one before it: a step more costs as much as some hundred tokens.
+5. A prompt that nothing was found of ends a step at the last position before its end as well, if it has
+   :data:`MIN_FIRST_STRIDES` strides of tokens and a slot is free: memory that would lie idle then makes its
+   first repeat a hit. Such a snapshot evicts no other, and counts as unused until a sequence begins from it.
 
 Source: Marconi, Pan et al. 2024, arXiv:2411.19379, section 4.1: prefixes are admitted when they recur, and
 conversations at their end.
@@ -28,6 +31,9 @@ from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.transport.messages import StateLoad
 
 MIN_SAVED_STRIDES = 4
+
+MIN_FIRST_STRIDES = 32
+"""Strides of a prompt of which a step more is a tenth or less."""
 
 
 class Snapshots:
@@ -60,10 +66,14 @@ class Snapshots:
             evictions_total=states.evictions,
         )
 
-    def begin(self, cache: SequenceCache) -> None:
-        """Count a sequence that was admitted."""
+    def begin(self, cache: SequenceCache, length: int) -> None:
+        """Count a sequence of ``length`` tokens that was admitted; rule 5."""
         self.hits += cache.restore_slot >= 0
         self.misses += cache.restore_slot < 0 and cache.shared_tokens >= self._stride
+        last = min(length - 1, cache.reusable_tokens) // self._stride * self._stride
+        is_first = cache.node is not None and cache.restore_slot < 0 and not cache.stops
+        if is_first and last >= MIN_FIRST_STRIDES * self._stride and self._states.free_snapshots:
+            cache.spare_stop = last
 
     def visit(self, cache: SequenceCache, shared: int, found: int, length: int) -> None:
         """Note that ``shared`` leading tokens of a sequence are in the tree, and choose where its steps end.
@@ -73,7 +83,7 @@ class Snapshots:
             length: tokens of the sequence.
         """
         if shared > cache.shared_tokens:
-            cache.shared_tokens = shared
+            cache.shared_tokens, cache.spare_stop = shared, 0
             cache.stops = tuple(self._stops(shared, found, length))
 
     def align(self, cache: SequenceCache, start: int, tokens: int, length: int) -> int:
@@ -82,13 +92,16 @@ class Snapshots:
         Args:
             length: tokens of the sequence; a chunk that ends with the last of them needs no position.
         """
-        end = next((stop for stop in cache.stops if start < stop < start + tokens), start + tokens)
+        stops = cache.stops or (cache.spare_stop,)
+        end = next((stop for stop in stops if start < stop < start + tokens), start + tokens)
         aligned = end if end == length else end // self._stride * self._stride
         return (aligned if aligned > start else end) - start
 
     def take(self, cache: SequenceCache, end: int) -> int:
         """Return the slot for a snapshot of the state after ``end`` tokens; -1: none is taken."""
         if cache.node is None or end % self._stride or end > cache.reusable_tokens:
+            return -1
+        if end == cache.spare_stop and not self._states.free_snapshots:
             return -1
         slot = self._tree.take_snapshot()
         if slot >= 0:
@@ -100,8 +113,9 @@ class Snapshots:
         slot = cache.snapshots.pop(tokens, -1)
         if slot < 0:
             return
-        self._states.attach(slot, node, tokens)
-        if node.snapshot != slot or tokens in cache.stops:
+        is_spare = tokens == cache.spare_stop
+        self._states.attach(slot, node, tokens, uses=int(not is_spare))
+        if node.snapshot != slot or tokens in cache.stops or is_spare:
             return
         if cache.passing is not None and self._states.is_unused(*cache.passing):
             self._tree.drop_snapshot(cache.passing[1])

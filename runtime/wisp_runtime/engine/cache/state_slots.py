@@ -26,15 +26,15 @@ class Snapshot:
         node: the node.
         tokens: tokens that the state is after.
         base: nearest snapshot before it on the node's path, if any.
-        uses: sequences that have begun from it, and the one that left it.
+        uses: sequences that have begun from it, and the one that left it, unless that took spare memory.
         touched: clock at the last use.
     """
 
     __slots__ = ("base", "node", "tokens", "touched", "uses")
 
-    def __init__(self, node: Node, tokens: int, base: Snapshot | None, touched: int) -> None:
+    def __init__(self, node: Node, tokens: int, base: Snapshot | None, touched: int, uses: int) -> None:
         self.node, self.tokens, self.base = node, tokens, base
-        self.uses, self.touched = 1, touched
+        self.uses, self.touched = uses, touched
 
     @property
     def priority(self) -> int:
@@ -92,13 +92,18 @@ class StateSlots:
         self.drop(least.node)
         return least.node
 
-    def attach(self, slot: int, node: Node, tokens: int) -> None:
-        """Hang a snapshot after ``tokens`` tokens on its node; if that has one, ``slot`` is released."""
+    def attach(self, slot: int, node: Node, tokens: int, uses: int = 1) -> None:
+        """Hang a snapshot after ``tokens`` tokens on its node; if that has one, ``slot`` is released.
+
+        Args:
+            uses: 0 if it only fills spare memory.
+        """
         if node.snapshot >= 0:
             self.release_snapshot(slot)
             return
         above = _nearest(node.parent)
-        snapshot = Snapshot(node, tokens, self._held[above.snapshot] if above else None, self._clock)
+        base = self._held[above.snapshot] if above else None
+        snapshot = Snapshot(node, tokens, base, self._clock, uses)
         node.snapshot = slot
         if node.children:
             for below in self._held.values():

@@ -81,6 +81,57 @@ def test_a_stop_that_nothing_found_stays_when_the_sequence_passes_its_own_blocks
     assert cache.stops == (10,)
 
 
+LONG = tuple(range(100, 171))  # 35 strides and a token
+
+
+@pytest.mark.parametrize(
+    ("length", "expect", "found"),
+    [(63, [], 0), (65, [64], 64), (66, [64, 66], 64), (67, [66], 66), (71, [70], 70)],
+)
+def test_a_long_prompt_that_nothing_was_found_of_leaves_one_at_its_last_position(length, expect, found):
+    manager, prompt = manager_of(FULL, states=1, blocks=40), LONG[:length]
+    cache = admit(manager, prompt)
+    assert compute(manager, cache, prompt, step=100) == expect
+    manager.release(cache)
+    assert hit(manager, prompt) == found, "its first repeat"
+
+
+def test_no_other_snapshot_goes_for_one_of_a_first_visitor():
+    manager = manager_of(FULL, states=4, blocks=120, snapshots=1)
+    early = admit(manager, LONG)
+    assert early.spare_stop == 70
+    serve(manager)
+    assert compute(manager, early, LONG, step=100) == []
+    assert admit(manager, LONG[::-1]).spare_stop == 0
+    assert hit(manager) == 12
+
+
+def test_a_first_visitors_snapshot_goes_first_until_it_is_used():
+    manager = manager_of(FULL, states=1, blocks=200, snapshots=2)
+    second, third = (tuple(range(start, start + 5)) for start in (200, 300))
+    for is_used, gone in ((False, LONG), (True, second)):
+        manager.clear()
+        manager.release(compute_all(manager, LONG))
+        if is_used:
+            manager.release(compute_all(manager, LONG))
+        serve(manager, second)
+        serve(manager, third)
+        assert [tokens for tokens in (LONG, second, third) if not hit(manager, tokens)] == [gone]
+
+
+def compute_all(manager, tokens):
+    cache = admit(manager, tokens)
+    compute(manager, cache, tokens, step=100)
+    return cache
+
+
+def test_a_sequence_outside_of_the_tree_ends_no_step_for_a_snapshot():
+    manager = manager_of(FULL, states=1, blocks=40)
+    cache = admit(manager, LONG, reusable_tokens=0)
+    assert cache.spare_stop == 0
+    assert admit(manager_of(FULL, states=1, blocks=40), LONG, reusable_tokens=67).spare_stop == 66
+
+
 def test_a_model_of_states_alone_keeps_no_more_of_a_prefix_than_its_snapshots():
     manager = manager_of(states=1, snapshots=2)
     assert serve(manager) == [4, 8, 12]

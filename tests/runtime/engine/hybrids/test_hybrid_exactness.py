@@ -153,6 +153,29 @@ def test_prefix_hit_is_a_miss_where_kernels_chunks_and_blocks_differ(engine, len
     assert tokens == alone(engine, prompt)
 
 
+@pytest.mark.parametrize("length", [513, 514, 528, 529, 575, 576, 577])
+def test_the_first_repeat_of_a_long_prompt_is_a_hit_and_a_miss(engine, length):
+    """Positions of 16 tokens: 32 of them or more leave a snapshot at the last, where slots are free."""
+    prompt, served = words(length), Served(engine, positions=16, max_step_tokens=1024)
+    first = served.run(request("first", prompt))
+    again = served.run(request("again", prompt))
+    assert (served.cached["first"], served.cached["again"]) == (0, (length - 1) // 16 * 16)
+    assert first == again == alone(engine, prompt, positions=1024)
+
+
+@pytest.mark.parametrize(
+    "answer", [1, 15, 16, 40]
+)  # none of them reaches a position of 64 beyond the prompt's
+def test_the_next_turn_after_a_long_prompt_and_a_short_answer_is_a_hit(engine, answer):
+    prompt, served = words(515), Served(engine, positions=16, max_step_tokens=1024)
+    said = served.run(request("first", prompt, answer))
+    turn = (*prompt, *said, *words(20))
+    tokens = served.run(request("second", turn))
+    computed = len(prompt) + answer - 1
+    assert served.cached["second"] == computed // 16 * 16
+    assert tokens == alone(engine, turn, positions=1024)
+
+
 def test_the_next_turn_goes_on_from_the_end_of_the_answer(engine):
     prompt, served = words(100), Served(engine)
     answer = served.run(request("first", prompt, 80))
