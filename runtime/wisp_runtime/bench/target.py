@@ -177,9 +177,12 @@ def stored_as(spec: ModelSpec, quantization: str) -> ModelSpec:
     scheme = _SCHEMES.get(quantization)
     if scheme is None:
         return spec
-    rules = Rule(LayerNames(("lm_head",)), None), Rule(LayerNames((EVERY_LAYER,)), scheme)
+    rules = Rule(LayerNames(_UNQUANTIZED), None), Rule(LayerNames((EVERY_LAYER,)), scheme)
     return replace(spec, quantization=Quantization(scheme.arrangement, rules))
 
+
+_UNQUANTIZED = ("lm_head", "in_proj_a", "in_proj_b", "in_proj_ba", "shared_expert_gate")
+"""Layers that quantized checkpoints leave in bf16."""
 
 _CT = "compressed-tensors"
 _SCHEMES = {

@@ -6,6 +6,7 @@ from test_engine_model import write_tiny
 from test_mixtures import FAMILIES
 
 from wisp_plan.presets import shape_spec
+from wisp_plan.weights.held import held_weights
 from wisp_runtime.bench.experts import HitCounter, uniform_hits
 from wisp_runtime.bench.record import Row
 from wisp_runtime.bench.roofline import (
@@ -17,7 +18,7 @@ from wisp_runtime.bench.roofline import (
 )
 from wisp_runtime.bench.steps import decode_row
 from wisp_runtime.bench.table import show_row
-from wisp_runtime.bench.target import TargetOptions, open_target
+from wisp_runtime.bench.target import TargetOptions, open_target, stored_as
 
 QWEN, H200 = shape_spec("qwen3-30b-a3b"), CEILINGS["H200"]
 
@@ -78,3 +79,14 @@ def test_a_dense_model_has_no_experts_to_count():
 
     assert HitCounter(NoLoad(), shape_spec("toy"), 1, 0).hits() is None
     assert "experts" not in show_row(Row("decode_step_ms", 1.0, "general", "toy", "bf16", "bf16"))
+
+
+def test_weights_that_quantized_checkpoints_leave_in_bf16_are_so_in_a_benchmark():
+    held = held_weights(stored_as(shape_spec("qwen3.6-35b-a3b"), "fp8_block"), "auto", ("fp8_block",))
+    formats = {weight.name: weight.held for weight in held if weight.role == "projection"}
+    assert all((weight_format is None) == is_small(name) for name, weight_format in formats.items())
+    assert formats["layers.0.gates.weight"] is None
+
+
+def is_small(name):
+    return name.endswith((".gates.weight", ".shared_gate.weight"))
