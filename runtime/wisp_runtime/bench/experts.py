@@ -50,18 +50,18 @@ def _mixtures(spec: ModelSpec) -> Iterable[tuple[int, MoeSpec]]:
 
 @dataclass(frozen=True, slots=True)
 class HitCounter:
-    """Counts the experts hit in decode steps of one number of sequences.
+    """Counts the experts hit in decode steps of one number of rows.
 
     Attributes:
         load: the model's counters.
         spec: the model.
-        batch: tokens of each step.
+        rows: rows of each step, those that round it up to a bucket included: they are sent to experts too.
         skip: outputs of the engine before the steps that count.
     """
 
     load: ExpertLoad
     spec: ModelSpec
-    batch: int
+    rows: int
     skip: int
 
     def on_output(self, number: int) -> None:
@@ -76,6 +76,6 @@ class HitCounter:
         if not tokens.size or not tokens.all():
             return None
         return {
-            layer: float(hit) * self.batch * each / float(routed)
+            layer: float(hit) * self.rows * each / float(routed)
             for layer, hit, routed, each in zip(self.load.layers, hits, tokens, chosen, strict=True)
         }

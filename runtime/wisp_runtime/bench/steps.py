@@ -39,7 +39,7 @@ def decode_row(target: Target, *, batch: int, context: int, steps: int, sampling
         tokens = WARM_UP_STEPS + steps + 2  # the first comes with the prompt, the last closes an interval
         rounds.append((yield requests_of(prompts, tokens, "decode", **sampling)))
 
-    counter = HitCounter(target.expert_load, target.spec, batch, skip=WARM_UP_STEPS)
+    counter = HitCounter(target.expert_load, target.spec, target.step_rows(batch), skip=WARM_UP_STEPS)
     run_script(script(), scheduler, target.runner, counter.on_output)
     times = rounds[0].steps_ms(batch, WARM_UP_STEPS)[:steps]
     if not times:
@@ -53,7 +53,10 @@ def decode_row(target: Target, *, batch: int, context: int, steps: int, sampling
     more = spread.to_dict() | {"steps": len(times), "tokens_per_s": 1e3 * batch / spread.median}
     if hits is not None:
         more |= _experts(hits, uniform_hits(target.spec, batch))
-    path = target.strategy.path_of(batch, int(batch * mean_context))
+    sizes = batch, int(batch * mean_context)
+    path = target.strategy.path_of(*sizes)
+    if path == "general":
+        more |= {"why": target.strategy.why_not_persistent(*sizes)}
     row = target.row(
         "decode_step_ms", spread.median, path=path, batch=batch, context=context, lower_bound=bound, **more
     )

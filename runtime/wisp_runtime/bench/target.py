@@ -10,6 +10,7 @@ from typing import Any, cast
 from wisp_plan.errors import PlanError
 from wisp_plan.fit.verdict import Fit
 from wisp_plan.kv_formats.layers import KvLayers
+from wisp_plan.memory.batch_buckets import bucket_for, buckets
 from wisp_plan.memory.cache import SNAPSHOTS_A_SEQUENCE, kv_bytes_per_token, model_groups
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
@@ -93,6 +94,10 @@ class Target:
     def scheduler(self) -> Scheduler:
         """Return a new scheduler."""
         return make_scheduler(self.limits)
+
+    def step_rows(self, sequences: int) -> int:
+        """Return the rows of a step that decodes ``sequences``: on a GPU with those that round it up."""
+        return bucket_for(sequences, buckets(self.limits.max_running)) if self.runner.overlaps else sequences
 
     @property
     def gpu(self) -> str | None:

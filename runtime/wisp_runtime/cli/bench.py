@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from wisp_runtime.cli import bench_load, bench_perplexity, bench_served
-from wisp_runtime.cli.bench_options import SETTINGS, Numbers, engine_options, report
+from wisp_runtime.cli.bench_options import FORMATS, SETTINGS, Numbers, engine_options, report
 
 if TYPE_CHECKING:
     from wisp_runtime.bench.record import Row
@@ -192,20 +192,8 @@ def _target_options(options: dict[str, Any], *, batch: int, context: int) -> Any
     same = {
         key: options[key]
         for key in (
-            *(
-                "shape",
-                "device",
-                "max_step_tokens",
-                "block_tokens",
-                "threads",
-                "seed",
-                "decode_path",
-                "kv_cache_dtype",
-                "kv_cache_bf16_layers",
-                "deterministic",
-                "quantization",
-                "head_quantization",
-            ),
+            *("shape", "device", "max_step_tokens", "block_tokens", "threads", "seed"),
+            *("decode_path", "deterministic", *FORMATS),
         )
     }
     return TargetOptions(batch=batch, context=context, **same)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -40,6 +40,9 @@ class Numbers(click.ParamType[Any]):
         return numbers
 
 
+FORMATS = ("quantization", "head_quantization", "kv_cache_dtype", "kv_cache_bf16_layers")
+"""Names of the settings of weights, keys and values in memory."""
+
 _KV_OPTIONS = (
     click.option(
         "--kv-cache-dtype",
@@ -70,6 +73,19 @@ _WEIGHT_OPTIONS = (
         help="See serve.",
     ),
 )
+
+
+def _with_options(
+    function: Callable[..., None], options: Sequence[Callable[..., Any]]
+) -> Callable[..., None]:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def format_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of :data:`FORMATS`."""
+    return _with_options(function, (*_WEIGHT_OPTIONS, *_KV_OPTIONS))
 
 
 def engine_options(function: Callable[..., None]) -> Callable[..., None]:
@@ -109,9 +125,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--name", help="Name of the record (default: the benchmark and the shape)."),
         click.option("--commit", help="Commit of the code, for the record (default: git's HEAD)."),
     )
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return _with_options(function, options)
 
 
 @contextmanager
@@ -127,13 +141,19 @@ def reported_failures() -> Iterator[None]:
 
 
 def report(benchmark: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]) -> None:
-    """Measure, show each row as it comes, and write the record."""
+    """Measure, show each row as it comes, and write the record.
+
+    The reason why rows are of the general path is shown once, on stderr.
+    """
     with reported_failures():
         from wisp_runtime.bench.table import show_row
 
-        measured = []
+        measured, reasons = [], set()
         for row in rows():
             click.echo(show_row(row))
+            if (why := row.more.get("why")) and why not in reasons:
+                click.echo(f"general path: {why}", err=True)
+                reasons.add(why)
             measured.append(row)
         name = options["name"] or f"{benchmark}-{Path(options['shape']).name}"
         keep_record(name, options, measured)

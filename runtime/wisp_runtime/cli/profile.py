@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from wisp_runtime.cli.bench_options import SETTINGS, SHAPE_HELP, keep_record, reported_failures
+from wisp_runtime.cli.bench_options import (
+    FORMATS,
+    SETTINGS,
+    SHAPE_HELP,
+    format_options,
+    keep_record,
+    reported_failures,
+)
 from wisp_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +25,7 @@ EXAMPLES = """\b
 Examples:
   wisp-runtime profile --shape llama-3-8b --batch 8 --context 512 --svg step.svg
   wisp-runtime profile --shape llama-3-8b --prompt 2048
+  wisp-runtime profile --shape qwen3-30b-a3b --quantization fp8_block --batch 8
   wisp-runtime profile --shape llama-3-8b --whole --svg layer.svg
   wisp-runtime profile --shape toy --device cpu
 """
@@ -46,6 +54,7 @@ Examples:
 @click.option("--steps", type=click.IntRange(1), default=10, show_default=True, help="Steps to trace.")
 @click.option("--max-step-tokens", type=click.IntRange(1), help="The prefill chunk (default: as serve).")
 @click.option("--threads", type=click.IntRange(1), help="CPU threads (default: all).")
+@format_options
 @click.option("--svg", type=click.Path(dir_okay=False, path_type=Path), help="Write the chart there.")
 @click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write the record there."
@@ -71,7 +80,7 @@ def _run(options: dict[str, Any]) -> None:
     from wisp_runtime.bench.target import TargetOptions
 
     step = Step(options["batch"], options["context"], options["prompt"], options["steps"])
-    same = {key: options[key] for key in ("shape", "device", "max_step_tokens", "threads")}
+    same = {key: options[key] for key in ("shape", "device", "max_step_tokens", "threads", *FORMATS)}
     if options["whole"]:
         _run_persistent(options, TargetOptions(batch=step.batch, context=step.max_context, **same), step)
         return

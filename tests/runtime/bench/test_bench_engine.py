@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +12,15 @@ from click.testing import CliRunner
 
 from wisp_plan.presets import shape_spec
 from wisp_runtime.bench.checkpoint import is_written, write_checkpoint
+from wisp_runtime.bench.profile import profiling
+from wisp_runtime.bench.record import Row
 from wisp_runtime.bench.serving.start import row_maker
-from wisp_runtime.bench.target import TargetOptions, open_target
+from wisp_runtime.bench.steps import decode_row
+from wisp_runtime.bench.target import Target, TargetOptions, open_target
 from wisp_runtime.cli.bench import command as bench
+from wisp_runtime.cli.bench_options import report
 from wisp_runtime.cli.profile import command as profile
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.registry import open_device
 from wisp_runtime.server.text.tokenizer import load_tokenizer
@@ -149,6 +155,49 @@ def test_profile_breaks_down_a_decode_step(tmp_path):
         == launches["attention", "paged_attention"]
         == len(shape_spec("toy").layers)
     )
+
+
+def test_a_profile_has_the_formats_that_it_is_asked_for(tmp_path, monkeypatch):
+    asked, profiled = [], profiling.profile_step
+
+    def profile_step(options, step):
+        asked.append(options)
+        return profiled(options, step)
+
+    monkeypatch.setattr(profiling, "profile_step", profile_step)
+    formats = "--quantization", "fp8_block", "--kv-cache-dtype", "fp8"
+    out = tmp_path / "profile.json"
+    run(profile, *TOY, *formats, "--context", 40, "--steps", 1, "--json", out)
+    assert {row["kv"] for row in rows_of(out)} == {"fp8"}
+    assert [options.quantization for options in asked] == ["fp8_block"]
+    said = run(profile, *TOY, "--head-quantization", "fp8", code=2)
+    assert "headQuantization (--head-quantization) is fp8" in said, "a CPU has no kernels for that"
+
+
+def test_the_reason_of_the_general_path_is_shown_once_and_kept_in_each_row(capsys, tmp_path):
+    why = "the model is small"
+    rows = [
+        Row("decode_step_ms", 1.0, "general", "toy", "bf16", "bf16", batch=batch, more={"why": why})
+        for batch in (1, 8)
+    ]
+    options = {"name": "x", "json_path": tmp_path / "x.json", "device": "cpu", "commit": "c"}
+    report("decode", options, lambda: iter(rows))
+    shown = capsys.readouterr()
+    assert shown.out.count("decode_step_ms") == 2
+    assert shown.err == f"general path: {why}\n"
+    assert [row["why"] for row in rows_of(tmp_path / "x.json")] == [why, why]
+
+
+def test_a_row_of_the_general_path_says_why(monkeypatch):
+    target = open_target(TargetOptions("toy", "cpu", batch=2, context=120, threads=1))
+    target = replace(target, strategy=DecodeStrategy("persistent", up_to=1, up_to_tokens=1 << 20))
+    monkeypatch.setattr(Target, "gpu", None)
+    alone, both = (
+        decode_row(target, batch=batch, context=20, steps=2, sampling={"temperature": 0.0})
+        for batch in (1, 2)
+    )
+    assert (alone.path, alone.more.get("why")) == ("persistent", None)
+    assert (both.path, both.more["why"]) == ("general", "the persistent kernel is used up to 1 sequences")
 
 
 def test_profile_breaks_down_a_prefill_step():

@@ -1,11 +1,15 @@
 """Experts hit by a benchmark's steps, and the lower bounds that count no others."""
 
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from test_engine_model import write_tiny
 from test_mixtures import FAMILIES
 
 from wisp_plan.presets import shape_spec
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.weights.held import held_weights
 from wisp_runtime.bench.experts import HitCounter, uniform_hits
 from wisp_runtime.bench.record import Row
@@ -68,6 +72,33 @@ def test_a_decode_step_s_row_has_the_experts_hit_and_what_uniform_routing_hits(t
         assert 2 <= row.more["experts_hit"] <= at_most
         assert row.more["experts_hit_uniform"] == pytest.approx(8 * (1 - 0.75**batch))
         assert "experts hit a layer (uniform routing: " in show_row(row)
+
+
+@pytest.mark.parametrize("rows", [5, 8])  # five sequences alone, and rounded up to a bucket
+def test_hits_are_a_steps_mean_where_rows_of_padding_are_sent_to_experts_too(rows):
+    class Load:
+        """Counters after seven steps, whose rows were sent to 12 experts of layer 0 and 20 of layer 47."""
+
+        layers = (0, 47)
+
+        def read(self):
+            counted = np.zeros((2, 2, 128), np.int64)
+            for layer, experts in enumerate((12, 20)):
+                counted[layer, 0, 0] = 7 * rows * 8
+                counted[layer, 1, :experts] = 7
+            return counted
+
+    spec = replace(
+        QWEN, layers=(QWEN.layers[0], *[replace(QWEN.layers[0], ffn=DenseSpec(8))] * 46, QWEN.layers[47])
+    )
+    assert HitCounter(Load(), spec, rows, 0).hits() == {0: 12, 47: 20}
+
+
+def test_rows_of_a_step_are_those_of_its_bucket_on_a_gpu(tmp_path):
+    target = open_target(TargetOptions("toy", "cpu", batch=8, context=64, threads=1))
+    assert [target.step_rows(sequences) for sequences in (1, 5, 8)] == [1, 5, 8]
+    gpu = replace(target, runner=SimpleNamespace(overlaps=True))
+    assert [gpu.step_rows(sequences) for sequences in (1, 5, 8)] == [1, 8, 8]
 
 
 def test_a_dense_model_has_no_experts_to_count():

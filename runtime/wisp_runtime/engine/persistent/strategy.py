@@ -57,6 +57,16 @@ class DecodeStrategy:
         is_persistent = sequences <= self.up_to and is_short
         return "general" if self.path == "persistent" and not is_persistent else self.path
 
+    def why_not_persistent(self, sequences: int, context_tokens: int) -> str:
+        """Return why a step that decodes so is not persistent; empty if it is. Arguments: :meth:`path_of`."""
+        if self.path != "persistent":
+            return self.why
+        if sequences > self.up_to:
+            return f"the persistent kernel is used up to {self.up_to} sequences"
+        if self.up_to_tokens is not None and context_tokens > self.up_to_tokens:
+            return f"the persistent kernel is used up to {self.up_to_tokens} tokens of context in all"
+        return ""
+
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> DecodeStrategy:
         """Read the result of :meth:`to_dict`."""
