@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import ml_dtypes
@@ -15,6 +16,9 @@ from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.buffers.persistent import exchanged
 from wisp_plan.memory.cache import cache_sizes, model_groups
 from wisp_plan.presets import shape_spec
+from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.bench.contexts import fill_with_noise
@@ -25,13 +29,12 @@ from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.persistent.arguments import (
     CLUSTER,
-    ROUTER,
     THREADS,
     WIDTHS,
     Arguments,
-    layer_weights,
+    layer_table,
     model_arguments,
-    scales_word,
+    require_repeated,
 )
 from wisp_runtime.ops.cuda.persistent.model import kernel_model, max_sequences
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation
@@ -39,6 +42,7 @@ from wisp_runtime.ops.reference.packing import pack, permuted_rows
 
 BF16 = ml_dtypes.bfloat16
 TOKENS = 16  # of a KV block
+MAX_STATES = 34  # of a step of recurrent layers
 _ALIGNMENT_BYTES = 1024
 _STRIDE_EXTRA = 256  # bytes between two experts' matrices
 SOURCE = KERNELS / "hopper/persistent/persistent_decode.cu"
@@ -50,6 +54,20 @@ def small(name: str, max_context: int = 4096, **sizes: int) -> ModelSpec:
     spec = changed(shape_spec(name), max_context=max_context, **sizes)
     attention = attention_of(spec)
     return changed(spec, rope=replace(attention.rope, rotary_size=attention.head_size))
+
+
+def small_hybrid(layers: int, **sizes: int) -> ModelSpec:
+    """Return a Qwen3.5 of other sizes: Gated DeltaNet in three layers of four."""
+    spec = shape_spec("qwen3.5-9b")
+    delta_net, attention = spec.mixers(DeltaNetSpec)[0], spec.mixers(AttentionSpec)[0]
+    mixers = {
+        DeltaNetSpec: replace(delta_net, key_heads=sizes["key_heads"], value_heads=sizes["value_heads"]),
+        AttentionSpec: replace(attention, heads=sizes["heads"], kv_heads=sizes["kv_heads"]),
+    }
+    ffn = replace(spec.ffns(DenseSpec)[0], inner=sizes["inner"])
+    own = (replace(layer, mixer=mixers[type(layer.mixer)], ffn=ffn) for layer in spec.layers[:layers])
+    fields = {"hidden": sizes["hidden"], "vocab": sizes["vocab"], "max_context": 4096}
+    return replace(spec, layers=tuple(own), **fields)
 
 
 class EmulatedStep:
@@ -83,6 +101,7 @@ class EmulatedStep:
         self.keys, self.values = (array.astype(dtype) for array in (self.cache.keys, self.cache.values))
         counts = self.model.expert_load.counts
         self.expert_counts = None if counts is None else _aligned(counts.shape, counts.dtype)
+        self.states = self._states()
         self.hang_report = np.zeros(4, np.int32)
         self._kept: list[np.ndarray] = []
         self._strides: dict[str, int] = {}
@@ -91,12 +110,12 @@ class EmulatedStep:
     def _cache(self, blocks: int, kv: str) -> ModelCache:
         """Return a cache of noise; its scales, if its format has any, differ by layer."""
         layers = KvLayers.of(kv, "cpu")
-        scales = {layer: (0.5 + layer, 0.75 - layer / 4) for layer in range(len(self.spec.layers))}
+        scales = {layer: (0.5 + layer, 0.75 / (1 + layer)) for layer in range(len(self.spec.layers))}
         sizes = cache_sizes(
             model_groups(self.spec, layers),
             blocks,
             block_tokens=TOKENS,
-            max_concurrent=blocks,
+            max_concurrent=MAX_STATES,
             max_step_tokens=blocks * TOKENS,
             max_context=blocks * TOKENS,
         )
@@ -104,12 +123,20 @@ class EmulatedStep:
         fill_with_noise(cache, self.ops)
         return cache
 
+    def _states(self) -> tuple[np.ndarray, ...]:
+        """Return the emulated GPU's recurrent states: float32, and inputs of convolutions in bf16."""
+        random = np.random.default_rng(5)
+        for array in self.cache.states:
+            array[:] = random.standard_normal(array.shape, np.float32).astype(BF16)
+        dtypes = (np.float32, BF16)
+        return tuple(array.astype(dtype) for array, dtype in zip(self.cache.states, dtypes, strict=False))
+
     def _weights(self) -> dict[str, int]:
-        spec, attention = self.spec, attention_of(self.spec)
+        spec, attention = self.spec, require_repeated(self.spec).attention
         weights, rotation = self.model.weights, self.model.rope_table(attention)
 
-        def vector(values, permutation="plain"):
-            placed = np.zeros(len(values), BF16)
+        def vector(values, permutation="plain", dtype=BF16):
+            placed = np.zeros(values.shape, dtype)
             placed[permuted_rows(len(values), permutation)] = values
             return self._pointer(placed)
 
@@ -121,25 +148,17 @@ class EmulatedStep:
             if isinstance(weight, tuple):
                 return self._experts(name, weight, permutation)
             if not declared.is_matrix:
-                return vector(weight, permutation)
+                of_own_dtype = np.float32 if declared.dtype == "F32" else BF16
+                return vector(weight, permutation, of_own_dtype)
             return self._pointer(self.packed(name, _plain(weight), permutation))
 
-        def router(layer):
-            weight = weights.get(f"layers.{layer}.{ROUTER}")
-            return 0 if weight is None else self._pointer(weight.astype(BF16))
-
-        table = [
-            [
-                *(held(f"layers.{layer}.{name}") for name in layer_weights(spec)),
-                scales_word(encoding),
-                router(layer),
-            ]
-            for layer, encoding in enumerate(self.cache.encodings)
-        ]
+        known = cache(held)
+        table = _aligned(layer_table(spec, known, self.cache.encodings, 0).shape, np.dtype(np.uint64))
+        table[:] = layer_table(spec, known, self.cache.encodings, table.ctypes.data)
         embeddings = held("embeddings.weight")
         return (
             {
-                "layers": self._pointer(np.array(table, np.uint64)),
+                "layers": self._pointer(table),
                 "embeddings": embeddings,
                 "head": embeddings if spec.ties_embeddings else held("head.weight"),
                 "final_norm": held("norm.weight"),
@@ -199,14 +218,19 @@ class EmulatedStep:
 
     def batch(self, contexts: list[int], seed: int = 1) -> Batch:
         """Make a step of sequences with so many tokens, the new one included; their blocks lie anywhere."""
-        return decode_batch(contexts, self.spec.vocab, range(self.cache.blocks), TOKENS, seed)
+        batch = decode_batch(contexts, self.spec.vocab, range(self.cache.blocks), TOKENS, seed)
+        if not self.states:
+            return batch
+        slots = np.random.default_rng(seed).permutation(MAX_STATES)[: len(contexts)].astype(np.int32)
+        return replace(batch, state_slots=np.where(np.array(contexts) > 0, slots, -1).astype(np.int32))
 
     def rows(self, batch: Batch, rows: np.ndarray) -> Batch:
         """Return a step of some of the sequences of another."""
         starts = np.arange(len(rows) + 1, dtype=np.int32)
+        names = _BY_ROW if batch.state_slots is None else (*_BY_ROW, "state_slots")
         return replace(
             batch,
-            **{name: getattr(batch, name)[rows] for name in _BY_ROW},
+            **{name: getattr(batch, name)[rows] for name in names},
             query_starts=starts,
             query_starts_host=tuple(starts.tolist()),
             logit_rows=np.arange(len(rows)),
@@ -237,6 +261,12 @@ class EmulatedStep:
             "values": self.values,
             "hang_report": self.hang_report,
         }
+        if self.states:
+            arrays |= {
+                "states": self.states[0],
+                "conv_inputs": self.states[1],
+                "state_slots": batch.state_slots,
+            }
         arguments = Arguments(
             **self._fixed,
             **{name: array.ctypes.data for name, array in arrays.items()},
@@ -261,7 +291,7 @@ class EmulatedStep:
         return logits
 
     def _tensor_map(self, cache: np.ndarray) -> TensorMap:
-        size = attention_of(self.spec).head_size
+        size = require_repeated(self.spec).attention.head_size
         if cache.dtype == np.uint8:
             return tensor_map(cache.reshape(-1, 128).view(BF16), TOKENS * size // 128, 64)
         return tensor_map(cache.reshape(-1, size), TOKENS, 64)

@@ -229,11 +229,11 @@ FORGOTTEN = {  # model; part of the kernel, what waits, what stands there instea
         "sync_compute();  // both warpgroups are done",
         "// both warpgroups are done",
     ),
-    "Q, K and V": ("heads of 64", "phases/new_heads", "return bits != kNotYet;", "return true;"),
+    "Q, K and V": ("heads of 64", "polled", "return bits != kNotYet;", "return true;"),
     "to make Q, K and V unwritten": (
         "heads of 64",
         "phases/epilogues",
-        "store(c, c.layer + 1, token, row, kNotYet);",
+        "store_polled(place(c, layer + 1, token, row), kNotYet);",
         "",
     ),
     "to clear": ("heads of 64", "compute", "P::begin_step(compute);", ""),

@@ -27,7 +27,7 @@ struct ActivationStream {
   const HangDetector detector;
   SharedStorage<S>& storage;
   uint32_t data, full, empty, passed;
-  int rank, part, phase = 0;  // part: which of the warps that copy; each copies its rows
+  int rank, part, phase = 0, layer = 0;  // part: which of the warps that copy; each copies its rows
   PipelineState<Layout::kActivationStages> stage{1};
 
   __device__ __forceinline__ ActivationStream(const Args& args, const HangDetector& detector, unsigned char* shared,
@@ -45,7 +45,7 @@ struct ActivationStream {
   __device__ __forceinline__ void run_step() {
     S::Before::template visit<Part::kBeforeLayers>(*this);
 #pragma unroll 1
-    for (int layer = 0; layer < args.layer_count; layer++) S::Layer::template visit<Part::kLayer>(*this);
+    for (layer = 0; layer < args.layer_count; layer++) S::Layer::template visit<Part::kLayer>(*this);
     S::After::template visit<Part::kAfterLayers>(*this);
   }
 

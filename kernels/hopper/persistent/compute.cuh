@@ -139,14 +139,24 @@ struct Compute {
     released.advance();
   }
 
-  // Wait for the next stage of this warpgroup, call use(its address), and release it.
+  // Wait for the next stages of this warpgroup, call use(their addresses), and release them.
+  template <int kCount, class Use>
+  __device__ __forceinline__ void next_stages(Use use) {
+    uint32_t addresses[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; i++) {
+      detector.wait(stage_full + stage.index * 8, stage.parity, kStageFull, phase);
+      addresses[i] = stages + stage.index * kStageBytes;
+      stage.advance();
+    }
+    use(addresses);
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < kCount; i++) release_stage();
+  }
   template <class Use>
   __device__ __forceinline__ void next_stage(Use use) {
-    detector.wait(stage_full + stage.index * 8, stage.parity, kStageFull, phase);
-    use(stages + stage.index * kStageBytes);
-    __syncwarp();
-    stage.advance();
-    release_stage();
+    next_stages<1>([&](const uint32_t (&addresses)[1]) { use(addresses[0]); });
   }
 
   // Scales of the residual's rows, 1 / rms, come to shared memory. From 32 sequences on the compute warps gather them

@@ -4,17 +4,23 @@
 // (wisp_runtime/ops/cuda/device/catalogue.py).
 #pragma once
 
+#include <type_traits>
+
 #include "experts/expert_down.cuh"
 #include "experts/expert_gate_up.cuh"
 #include "experts/router.cuh"
 #include "formats/bf16.cuh"
+#include "formats/bf16_as_f16.cuh"
 #include "formats/fp4.cuh"
 #include "formats/fp8.cuh"
 #include "formats/int4.cuh"
 #include "formats/int8.cuh"
 #include "phases/attention.cuh"
+#include "phases/delta_projection.cuh"
+#include "phases/delta_update.cuh"
 #include "phases/embed.cuh"
 #include "phases/epilogues.cuh"
+#include "phases/kinds.cuh"
 #include "phases/operands.cuh"
 
 // By their names in manifest.toml (wisp_plan/quantization/packed_format.py).
@@ -49,9 +55,31 @@ using fp8 = Fp8Kv;
 #define WISP_KV_FORMAT bf16
 #endif
 
+// b and a of Gated DeltaNet are bf16, whatever the other weights are.
+template <class Activations>
+using GatesFormat = std::conditional_t<std::is_same_v<Activations, Bf16Activations>, Bf16, Bf16AsF16>;
+
+// A layer's mixer but its output GEMM: attention, or where layers differ one of two.
+template <class Format>
+using ProjectQkv = Gemm<Qkv, Format, StorePreRopeQkv>;
+template <class Format, class Cache, class Activations, bool kDiffers>
+struct MixerOf {
+  using Project = ProjectQkv<Format>;
+  using Mix = Attend<Cache, Activations>;
+};
+template <class Format, class Cache, class Activations>
+struct MixerOf<Format, Cache, Activations, true> {
+  using ProjectDelta = Both<Gemm<Qkvz, Format, StorePolled<ProjectedQkvz>>,
+                            FewRowsGemm<Gates, GatesFormat<Activations>, StorePolled<ProjectedGates>>>;
+  using Project = ByKind<ProjectQkv<Format>, ProjectDelta>;
+  using Mix = ByKind<Attend<Cache, Activations>, UpdateStates<Activations>>;
+};
+template <class Format, class Cache>
+using Mixer = MixerOf<Format, Cache, typename Format::Activations, (kPeriod > 1)>;
+
 template <class Format, class HeadFormat, class Cache, class Activations = typename Format::Activations>
-using DenseLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,                //
-                          Attend<Cache, Activations>,                        //
+using DenseLayer = Phases<typename Mixer<Format, Cache>::Project,            //
+                          typename Mixer<Format, Cache>::Mix,                //
                           Gemm<Output, Format, AddToResidual<Activations>>,  //
                           Gemm<GateUp, Format, SwiGlu<Activations>>,         //
                           Gemm<Down, Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;

@@ -34,17 +34,58 @@
 #ifndef WISP_NORMALIZED_EXPERTS  // weights are the softmax over the chosen logits, not over all
 #define WISP_NORMALIZED_EXPERTS 0
 #endif
+#ifndef WISP_ROTARY_SIZE  // channels of a head that RoPE is applied to
+#define WISP_ROTARY_SIZE WISP_HEAD_SIZE
+#endif
+#ifndef WISP_OUTPUT_GATE  // of each channel of the heads' results; its rows are below those of V
+#define WISP_OUTPUT_GATE 0
+#endif
+#ifndef WISP_ZERO_CENTRED  // the factor of a norm is one more than its weight
+#define WISP_ZERO_CENTRED 0
+#endif
+#ifndef WISP_ATTENTION_PERIOD  // the last layer of each so many has attention, the others Gated DeltaNet
+#define WISP_ATTENTION_PERIOD 1
+#endif
+#ifndef WISP_DELTA_KEY_HEADS
+#define WISP_DELTA_KEY_HEADS 1
+#endif
+#ifndef WISP_DELTA_VALUE_HEADS
+#define WISP_DELTA_VALUE_HEADS 1
+#endif
 
 constexpr int kHidden = WISP_HIDDEN, kMlp = WISP_MLP;
 constexpr int kHeads = WISP_HEADS, kKvHeads = WISP_KV_HEADS, kHeadSize = WISP_HEAD_SIZE, kGroup = kHeads / kKvHeads;
-constexpr int kQueryRows = kHeads * kHeadSize, kQkvRows = kQueryRows + 2 * kKvHeads * kHeadSize;
+constexpr bool kHasOutputGate = WISP_OUTPUT_GATE;
+constexpr int kQueryRows = kHeads * kHeadSize, kGateFirst = kQueryRows + 2 * kKvHeads * kHeadSize;
+constexpr int kQkvRows = kGateFirst + kHasOutputGate * kQueryRows, kRotarySize = WISP_ROTARY_SIZE;
 constexpr bool kOrderedByHeads = WISP_ROWS_BY_HEADS, kHasQkNorm = WISP_QK_NORM;
 constexpr bool kHasQkvBias = WISP_QKV_BIAS, kHasOutputBias = WISP_OUTPUT_BIAS, kHasMlpBias = WISP_MLP_BIAS;
 constexpr int kExperts = WISP_EXPERTS, kChosenExperts = WISP_CHOSEN_EXPERTS;
 constexpr bool kHasExperts = kExperts > 0, kNormalizesExperts = WISP_NORMALIZED_EXPERTS;
-static_assert(kHeadSize == 64 || kHeadSize == 128, "a head has 64 or 128 channels");
+constexpr float kNormOffset = WISP_ZERO_CENTRED;
+static_assert(kHeadSize == 64 || kHeadSize == 128 || kHeadSize == 256, "a head has 64, 128 or 256 channels");
+static_assert(kRotarySize % 64 == 0 && kRotarySize <= kHeadSize, "a warp has both channels of a pair in one lane");
+static_assert(!kOrderedByHeads || kRotarySize == kHeadSize, "rows are permuted only where RoPE covers the head");
 static_assert(kHeads % kKvHeads == 0 && kGroup <= 8, "at most 8 query heads read a KV head");
 static_assert(kHidden % 8 == 0 && kMlp % 8 == 0, "rows of 16 bytes");
+
+// Gated DeltaNet: rows of Q, K and V, which are convolved, then of Z; of b and a in a matrix of their own.
+constexpr int kPeriod = WISP_ATTENTION_PERIOD, kDeltaSize = 128, kConvInputs = 4;
+constexpr int kDeltaKeyHeads = WISP_DELTA_KEY_HEADS, kDeltaHeads = WISP_DELTA_VALUE_HEADS;
+constexpr int kDeltaKeyRows = kDeltaKeyHeads * kDeltaSize, kDeltaRows = kDeltaHeads * kDeltaSize;
+constexpr int kConvRows = 2 * kDeltaKeyRows + kDeltaRows, kQkvzRows = kConvRows + kDeltaRows;
+constexpr int kBetaFirst = kQkvzRows, kProjectedRows = kQkvzRows + 2 * kDeltaHeads;
+static_assert(kPeriod == 1 || kDeltaRows == kQueryRows, "both kinds of layers have one output GEMM");
+static_assert(kDeltaHeads % kDeltaKeyHeads == 0, "each key head serves equally many value heads");
+
+// The kind of a layer, and its number among those of its kind.
+__device__ __forceinline__ bool is_delta_net(int layer) {
+  return kPeriod > 1 && layer % kPeriod != kPeriod - 1;
+}
+__device__ __forceinline__ int index_of_kind(int layer) {
+  if constexpr (kPeriod == 1) return layer;
+  return is_delta_net(layer) ? layer - layer / kPeriod : layer / kPeriod;
+}
 
 constexpr int kWarpgroups = 2, kComputeThreads = kWarpgroups * 128, kThreads = kComputeThreads + 128;
 constexpr int kMaxBlocks = 160;    // thread blocks, one per SM
@@ -53,13 +94,22 @@ constexpr int kMaxSplits = 16;     // of a sequence's keys and values
 constexpr int kSharedBytes = 232448;
 constexpr int kResidualMBlocks = kHidden <= 4096 ? 1 : 2;  // 64-row blocks of the residual that a cluster has
 
+// The weights of a Gated DeltaNet beside its projections.
+struct DeltaWeights {
+  const void* gates;               // packed bf16, [2 Hv, D]: b, then a
+  const bf16* conv;                // [kConvRows, kConvInputs], the newest input's last
+  const float *decay, *step_bias;  // [Hv]
+  const float* norm;               // [kDeltaSize]
+};
+
 // The weights of one layer, in device memory; ops/cuda/persistent/ writes the table.
 struct LayerWeights {
-  const void *qkv, *output, *gate_up, *down;  // packed, in the layer's format
+  const void *qkv, *output, *gate_up, *down;  // packed, in the layer's format; of Gated DeltaNet qkv is Q, K, V and Z
   const bf16 *qkv_bias, *output_bias, *gate_up_bias, *down_bias;
   const bf16 *input_norm, *mlp_norm, *q_norm, *k_norm;
-  float k_scale, v_scale;  // of a quantized cache's layer
-  const bf16* router;      // [E, D]; gate_up and down are then the first expert's
+  float k_scale, v_scale;     // of a quantized cache's layer
+  const bf16* router;         // [E, D]; gate_up and down are then the first expert's
+  const DeltaWeights* delta;  // of Gated DeltaNet
 };
 
 // What a wait that timed out was for, in memory of the host: a trap leaves nothing readable on the device.
@@ -74,6 +124,7 @@ struct Args {
   const bf16* final_norm;
   float* pre_rope_qkv;  // [2, N, kQkvRows]: Q, K and V before norm and RoPE, rows permuted as the weights; even and odd
                         // layers
+  float* projected;     // [2, N, kProjectedRows]: of Gated DeltaNet, convolved; as pre_rope_qkv
   uint16_t* normed;     // [64, D]: the residual times the next norm's weight, bf16 or f16 as the next GEMM reads it;
                         // of f16 times the row's unit
   uint16_t* attended;   // [64, Hq Dh], as normed
@@ -86,7 +137,10 @@ struct Args {
   const int *tokens, *sampled, *positions, *contexts, *tables;
   const int64_t* slots;
   const float *cosines, *sines;  // [S, Dh / 2]
-  void *keys, *values;           // [L, P, Hkv, Tb, Dh], in the cache's format
+  void *keys, *values;           // [L, P, Hkv, Tb, Dh], in the cache's format; L: layers of attention
+  const int* state_slots;        // [B], below 0 of padding
+  float* states;                 // [slots, L, Hv, Dk, Dv]; L: layers of Gated DeltaNet
+  bf16* conv_inputs;             // [slots, L, kConvInputs - 1, kConvRows], the newest last
   unsigned* counters;  // [3] timeouts, arrivals at the grid's barrier, blocks that have left; zero before and after
   HangReport* hang_report;
   long long* trace;                   // [blocks, kMaxMarks], or null
@@ -106,4 +160,8 @@ constexpr int kMaxMarks = 2048;            // of a block in a trace
 
 __device__ __forceinline__ float load_row(const bf16* vector, int row, int rows) {
   return row < rows ? __bfloat162float(vector[row]) : 0.f;
+}
+// As load_row, the factor of a norm.
+__device__ __forceinline__ float load_norm(const bf16* vector, int row, int rows) {
+  return row < rows ? __bfloat162float(vector[row]) + kNormOffset : 0.f;
 }

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 from wisp_plan.quantization.scheme import Quantization
 from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerGroup, LayerSpec, NormSpec
 from wisp_plan.spec.moe import MoeSpec
@@ -32,6 +33,26 @@ class DenseLayer(NamedTuple):
     attention: AttentionSpec
     ffn: DenseSpec
     norms: NormSpec
+
+
+class RepeatedLayers(NamedTuple):
+    """Layers of a decoder that come again and again.
+
+    Attributes:
+        attention, ffn, norms: parts of a layer.
+        period: layers of which the last has attention; 1: every layer has.
+        delta_net: mixer of the others; None: there are none.
+    """
+
+    attention: AttentionSpec
+    ffn: DenseSpec | MoeSpec
+    norms: NormSpec
+    period: int = 1
+    delta_net: DeltaNetSpec | None = None
+
+    def is_delta_net(self, index: int) -> bool:
+        """Return whether a layer is Gated DeltaNet."""
+        return index % self.period != self.period - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +125,20 @@ def dense_layer(spec: ModelSpec) -> DenseLayer | None:
     if layer is None or not isinstance(layer.ffn, DenseSpec):
         return None
     return DenseLayer(layer.attention, layer.ffn, layer.norms)
+
+
+def repeated_layers(spec: ModelSpec) -> RepeatedLayers | None:
+    """Return the layers of a decoder that attends in all, or if dense in the last of each few; else None."""
+    if layer := equal_layer(spec):
+        return RepeatedLayers(*layer)
+    attentions, deltas, ffns = spec.mixers(AttentionSpec), spec.mixers(DeltaNetSpec), spec.ffns(DenseSpec)
+    are_alike = len(attentions) == len(deltas) == len(ffns) == 1 and len(spec.groups()) == 2
+    if not are_alike:
+        return None
+    period = next(index for index, layer in enumerate(spec.layers) if layer.mixer == attentions[0]) + 1
+    layers = RepeatedLayers(attentions[0], ffns[0], spec.layers[0].norms, period, deltas[0])
+    mixers = [deltas[0] if layers.is_delta_net(index) else attentions[0] for index in range(len(spec.layers))]
+    return layers if [layer.mixer for layer in spec.layers] == mixers else None
 
 
 def dense_decoder(

@@ -32,11 +32,13 @@ class LayerCache:
             its state, ``[slots, …]``.
         group: position of the layer's paged group: block tables and slots are ``batch.of_group(group)``'s.
         encoding: format and scales of keys and values.
+        is_paged: whether it has blocks; otherwise slots of a state.
     """
 
     arrays: tuple[Array, ...]
     group: int = 0
     encoding: KvEncoding = UNQUANTIZED
+    is_paged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,8 @@ class ModelCache:
 
     @property
     def encodings(self) -> tuple[KvEncoding, ...]:
-        """Encodings of the layers that have a cache."""
-        return tuple(layer.encoding for layer in self.layers if layer is not None)
+        """Encodings of the layers that have keys and values."""
+        return tuple(layer.encoding for layer in self.layers if layer is not None and layer.is_paged)
 
     def of_layer(self, index: int, part: int = 0) -> LayerCache:
         """Return the cache of a layer that has one; ``part``: position among its parallel mixers."""
@@ -130,7 +132,7 @@ def allocate(sizes: CacheSizes, ops: CacheOps, kv_scales: KvScales | None = None
         arrays = tuple(ops.state_arena((slots, count, *shape), dtype) for shape, dtype in described)
         states += arrays
         for row, place in enumerate(_places(group)):
-            parts[place] = LayerCache(tuple(array[:, row] for array in arrays))
+            parts[place] = LayerCache(tuple(array[:, row] for array in arrays), is_paged=False)
     count = max((layer for layer, _ in parts), default=-1) + 1
     first = tuple(parts.get((layer, 0)) for layer in range(count))
     others = {place: cache for place, cache in parts.items() if place[1]}

@@ -29,7 +29,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     WIDTHS,
     Arguments,
     model_arguments,
-    require_equal,
+    require_repeated,
 )
 from wisp_runtime.ops.cuda.persistent.model import kernel_model, parallel_splits
 
@@ -55,10 +55,8 @@ class StepSubject:
         layers: int | None = None,
     ) -> None:
         self.spec = shape_spec(shape)
-        (self.attention, ffn, self.norms), self.layers = (
-            require_equal(self.spec),
-            layers or len(self.spec.layers),
-        )
+        self.attention, ffn, self.norms, *_ = require_repeated(self.spec)
+        self.layers = layers or len(self.spec.layers)
         attention, hidden = self.attention, self.spec.hidden
         self.inner, self.context, self.device = ffn.inner, _CONTEXT, open_gpu(0)
         self._random = cp.random.RandomState(7)

@@ -65,6 +65,7 @@ class Attention {
  private:
   using Operands = typename Cache::Operands;
   static constexpr int kPairs = kHeadSize / 2;
+  static constexpr bool kReloadsQueries = kHeadSize > 128;  // for each tile: registers are scarce
 
   // K or V of the work tile's newest token.
   __device__ __forceinline__ const typename Cache::Element* newest(int vector) const {
@@ -76,7 +77,7 @@ class Attention {
   }
 
   __device__ __forceinline__ void prepare(const WorkTile& work) const {
-    const NewHeads<Cache> heads{args_, compute_.weights, compute_.layer, compute_.phase};
+    const NewHeads<Cache> heads{args_, compute_.weights, index_of_kind(compute_.layer), compute_.phase};
     heads.prepare(work, Compute::kN, compute_.detector, heads_);
   }
 
@@ -85,24 +86,22 @@ class Attention {
     sync_compute();  // what was prepared is there
 
     // The warp's queries and tiles.
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warpgroup = warp / 4;
+    const int warp = threadIdx.x / 32, warpgroup = warp / 4;
     Queries<kHeadSize, 1> queries;
-#pragma unroll
-    for (int i = 0; i < kHeadSize / 8; i++) {
-      const bf16* from = heads_ + lane / 4 * kHeadRow + Cache::query_channel(i);
-      queries[0][i / 2][i % 2] = lane / 4 < kGroup ? Operands::query(*reinterpret_cast<const uint32_t*>(from)) : 0u;
-    }
+    if constexpr (!kReloadsQueries) load(queries);
     const float scale = args_.scale * Cache::key_scale(compute_.weights);
     Gathered<kHeadSize, 1> all;
 #pragma unroll 1
     for (int t = warpgroup; t < work.tiles; t += 2) {
-      compute_.next_stage([&](uint32_t stage) {
+      compute_.template next_stages<Cache::kStages>([&](const uint32_t (&stages)[Cache::kStages]) {
         if (t / 2 % 4 != warp % 4) return;
         const int tile = work.first_tile + t;
+        const uint32_t keys = stages[0], values = Cache::kStages > 1 ? stages[1] : keys + Cache::kPartBytes;
         if ((tile + 1) * kTileTokens >= work.end) {
-          Cache::add_newest(stage, work.end - 1 - tile * kTileTokens, newest(kGroup), newest(kGroup + 1));
+          Cache::add_newest(keys, values, work.end - 1 - tile * kTileTokens, newest(kGroup), newest(kGroup + 1));
         }
-        attend<kHeadSize, 1, Operands>(all, typename Cache::Rows(stage), tile, queries, scale, work);
+        if constexpr (kReloadsQueries) load(queries);
+        attend<kHeadSize, 1, Operands>(all, typename Cache::Rows(keys, values), tile, queries, scale, work);
       });
       if (t / 2 % 4 == warp % 4) prepare_next();
     }
@@ -110,6 +109,15 @@ class Attention {
     gather(all);
     sync_compute();
     store_results(work);
+  }
+
+  __device__ __forceinline__ void load(Queries<kHeadSize, 1>& queries) const {
+    const int head = threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < kHeadSize / 8; i++) {
+      const bf16* from = heads_ + head * kHeadRow + Cache::query_channel(i);
+      queries[0][i / 2][i % 2] = head < kGroup ? Operands::query(*reinterpret_cast<const uint32_t*>(from)) : 0u;
+    }
   }
 
   // Step 3: each warp's sums to shared memory, [warp][head][channel].
@@ -186,8 +194,20 @@ class Attention {
   __device__ __forceinline__ void write(const WorkTile& work, int head, int c, const Combined& all) {
     const float inverse = Cache::value_scale(compute_.weights) / all.weight;
     const int64_t row = static_cast<int64_t>(work.sequence) * kQueryRows;
-    *reinterpret_cast<uint32_t*>(args_.attended + row + (work.head * kGroup + head) * kHeadSize + c) =
-        Activations::pack(all.sum.x * inverse, all.sum.y * inverse);
+    const int channel = (work.head * kGroup + head) * kHeadSize + c;
+    const float2 gate = output_gate(work.sequence, channel);
+    *reinterpret_cast<uint32_t*>(args_.attended + row + channel) =
+        Activations::pack(all.sum.x * inverse * gate.x, all.sum.y * inverse * gate.y);
+  }
+
+  // Factors of two channels.
+  __device__ __forceinline__ float2 output_gate(int sequence, int channel) const {
+    if constexpr (!kHasOutputGate) return {1.f, 1.f};
+    const int buffer = index_of_kind(compute_.layer) % 2 * Compute::kN + sequence;
+    const float* from = args_.pre_rope_qkv + static_cast<int64_t>(buffer) * kQkvRows + kGateFirst + channel;
+    float a, b;
+    compute_.detector.until([&] { return is_written(a, from) & is_written(b, from + 1); }, kPreRopeQkv, compute_.phase);
+    return {1.f / (1.f + __expf(-a)), 1.f / (1.f + __expf(-b))};
   }
 
   const Args& args_;

@@ -15,7 +15,7 @@ struct Embed : Phase {
 #pragma unroll
     for (int m = 0; m < kResidualMBlocks; m++) {
       const int row = c.residual_row(m);
-      norm[m] = load_row(input_norm, row, kHidden);
+      norm[m] = load_norm(input_norm, row, kHidden);
 #pragma unroll
       for (int g = 0; g < Compute::kGroups; g++) {
         c.residual[m][g] = 0.f;

@@ -1,13 +1,14 @@
 // epilogues.cuh: epilogues, which take a GEMM's sums. An epilogue runs the GEMM, since it decides when to ask for what
 // it needs beside the sums.
 //
-//   StorePreRopeQkv  [2, N, Q K V]  sums / rms + bias, float32, read without a barrier
+//   StorePolled      [2, N, rows]   sums / rms + bias, float32, read without a barrier: Q, K and V
 //   AddToResidual    registers      residual += sums + bias; the next norm's input is published
 //   SwiGlu           [64, F] bf16   silu(gate) * up, rows interleaved by eights (f16 for quantized weights)
 //   StoreLogits      [B, V] float32 sums / rms
 #pragma once
 
 #include "../compute.cuh"
+#include "../polled.cuh"
 #include "quantized_gemm.cuh"
 
 struct Epilogue {
@@ -16,28 +17,37 @@ struct Epilogue {
   static __device__ __forceinline__ void begin_step(Compute& c) {}
 };
 
-// No barrier follows: each float is kNotYet until it is written, and its reader polls. What is read next layer is made
-// unwritten again here, by the thread that will write it: all have read it, since four barriers lie between.
-struct StorePreRopeQkv : Epilogue {
-  static constexpr bool kEndsAtBarrier = false, kReadsRowScales = true;
+// No barrier follows: each float is kNotYet until it is written, and its reader polls. What is read in the next layer
+// of the kind is made unwritten again here, by the thread that will write it: all have read it, since barriers lie
+// between. Target has
+//   kRowsOfToken, kFirst   floats of a token in the buffer, and that of the GEMM's row 0
+//   kGathersRowScales      whether no phase before it since the barrier has gathered them
+//   buffer(args)           [2, N, kRowsOfToken], even and odd layers
+//   Finish<G>              finish(c, tile, row, token, group, sum): of what is stored; made before the main loop
+template <class Target>
+struct StorePolled : Epilogue {
+  static constexpr bool kEndsAtBarrier = false, kReadsRowScales = Target::kGathersRowScales;
 
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {
     const TileRange range = G::tile_range(c);
-    const RowScales<G> row_scales(c, range.first * kTileM + c.warpgroup * 8 + c.lane() / 4);
+    const int first_row = range.first * kTileM + c.warpgroup * 8 + c.lane() / 4, layer = index_of_kind(c.layer);
+    const RowScales<G> row_scales(c, first_row);
+    typename Target::template Finish<G, Compute> finish(c, range, first_row);
     float sums[G::kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
-    c.begin_row_scales();
+    if constexpr (kReadsRowScales) c.begin_row_scales();
     multiply<G>(c, sums, range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
-    c.wait_for_row_scales();
+    if constexpr (kReadsRowScales) c.wait_for_row_scales();
     c.reduction.template reduce<G::kMBlocks>(sums, range.count, c.phase, [&](int tile, int g, float sum) {
-      const int row = (range.first + tile) * kTileM + c.warpgroup * 8 + c.lane() / 4, token = c.token(g);
-      if (token >= c.args.sequences) return;
-      const float bias = G::kHasBias ? load_row(G::bias(c.weights), row, kQkvRows) : 0.f;
+      const int row = first_row + tile * kTileM, token = c.token(g);
+      if (token >= c.args.sequences || row >= G::kRows) return;
+      const float bias = G::kHasBias ? load_row(G::bias(c.weights), row, G::kRows) : 0.f;
       const float scale = row_scales.of_tile(tile) * c.storage.row_scales[token];
-      store(c, c.layer, token, row, __float_as_uint(sum * scale + bias));
-      store(c, c.layer + 1, token, row, kNotYet);
+      const float result = finish(c, tile, row, g, sum * scale + bias);
+      store_polled(place(c, layer, token, row), __float_as_uint(result));
+      store_polled(place(c, layer + 1, token, row), kNotYet);
     });
     c.trace.mark(G::kTraceKind * 8 + kReduced);
   }
@@ -51,18 +61,36 @@ struct StorePreRopeQkv : Epilogue {
       const int row = (range.first + tile) * kTileM + c.warpgroup * 8 + c.lane() / 4;
 #pragma unroll
       for (int g = 0; g < Compute::kGroups; g++) {
-        if (c.token(g) < c.args.sequences) store(c, 0, c.token(g), row, kNotYet);
+        if (c.token(g) < c.args.sequences && row < G::kRows) store_polled(place(c, 0, c.token(g), row), kNotYet);
       }
     }
   }
 
  private:
   template <class Compute>
-  static __device__ __forceinline__ void store(Compute& c, int layer, int token, int row, unsigned bits) {
-    float* to = c.args.pre_rope_qkv + static_cast<int64_t>(layer % 2 * Compute::kN + token) * kQkvRows + row;
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
+  static __device__ __forceinline__ float* place(Compute& c, int layer, int token, int row) {
+    return Target::buffer(c.args) + static_cast<int64_t>(layer % 2 * Compute::kN + token) * Target::kRowsOfToken +
+           Target::kFirst + row;
   }
 };
+
+// What is stored as it is.
+template <class G, class Compute>
+struct Unchanged {
+  __device__ __forceinline__ Unchanged(const Compute& c, const TileRange& range, int first_row) {}
+  __device__ __forceinline__ float operator()(const Compute& c, int tile, int row, int g, float sum) const {
+    return sum;
+  }
+};
+
+struct PreRopeQkv {
+  static constexpr int kRowsOfToken = kQkvRows, kFirst = 0;
+  static constexpr bool kGathersRowScales = true;
+  template <class G, class Compute>
+  using Finish = Unchanged<G, Compute>;
+  static __device__ __forceinline__ float* buffer(const Args& args) { return args.pre_rope_qkv; }
+};
+using StorePreRopeQkv = StorePolled<PreRopeQkv>;
 
 // Next: type of the next GEMM's activations; Last: of the head's, after the last layer.
 template <class Next, class Last = Next>
@@ -79,7 +107,7 @@ struct AddToResidual : Epilogue {
     float norm[kMBlocks], bias[kMBlocks];
 #pragma unroll
     for (int m = 0; m < kMBlocks; m++) {
-      norm[m] = load_row(next_norm, c.residual_row(m), kHidden);
+      norm[m] = load_norm(next_norm, c.residual_row(m), kHidden);
       bias[m] = G::kHasBias ? load_row(G::bias(c.weights), c.residual_row(m), kHidden) : 0.f;
     }
     float sums[kMBlocks][Compute::kN / 2];

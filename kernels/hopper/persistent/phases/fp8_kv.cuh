@@ -25,7 +25,7 @@ __device__ __forceinline__ int byte_in_lines(int t, int c) {
 struct Fp8Rows {
   uint32_t keys;
 
-  __device__ __forceinline__ explicit Fp8Rows(uint32_t stage) : keys(stage) {}
+  __device__ __forceinline__ Fp8Rows(uint32_t first_key, uint32_t first_value) : keys(first_key) {}
   __device__ __forceinline__ uint32_t key(int i) const {
     const int lane = threadIdx.x % 32;
     return keys + byte_in_lines(lane % 16, (i + lane / 16) * 16);
@@ -61,14 +61,14 @@ struct E4m3Operands {
 };
 
 struct Fp8Kv : PagedTiles<Fp8Kv> {
-  static constexpr int kPartBytes = kFp8Lines * 128, kTileBytes = 2 * kPartBytes;
+  static constexpr int kStages = 1, kPartBytes = kFp8Lines * 128, kTileBytes = 2 * kPartBytes;
   using Element = uint8_t;
   using Rows = Fp8Rows;
   using Operands = E4m3Operands;
 
   // The tensor maps are of lines, in boxes of kFp8Lines.
   template <class Stream>
-  static __device__ __forceinline__ void copy_tile(Stream& stream, uint32_t to, int row) {
+  static __device__ __forceinline__ void copy_stage(Stream& stream, uint32_t to, int row, int stage) {
     const int line = static_cast<int64_t>(row) * kHeadSize / 128;
     tma_load_2d(to, stream.keys, 0, line, stream.barrier(), kEvictFirst);
     tma_load_2d(to + kPartBytes, stream.values, 0, line, stream.barrier(), kEvictFirst);
@@ -89,12 +89,11 @@ struct Fp8Kv : PagedTiles<Fp8Kv> {
   static __device__ __forceinline__ int channel_of(int row) { return row % 8 * 2 + row / 8; }
 
   // As PagedKv's. A code of all ones is NaN.
-  static __device__ __forceinline__ void add_newest(uint32_t stage, int newest, const uint8_t* key,
+  static __device__ __forceinline__ void add_newest(uint32_t keys, uint32_t values, int newest, const uint8_t* key,
                                                     const uint8_t* value) {
-    const uint32_t values = stage + kPartBytes;
 #pragma unroll 1
     for (int c = threadIdx.x % 32 * 4; c < kHeadSize; c += 128) {
-      store_shared(stage + byte_in_lines(newest, c), *reinterpret_cast<const uint32_t*>(key + c));
+      store_shared(keys + byte_in_lines(newest, c), *reinterpret_cast<const uint32_t*>(key + c));
       store_shared(values + byte_in_lines(newest, c), *reinterpret_cast<const uint32_t*>(value + c));
 #pragma unroll 1
       for (int row = newest + 1; row < kTileTokens; row++) store_shared(values + byte_in_lines(row, c), 0u);

@@ -73,8 +73,11 @@ struct Gemm : Phase, Operands {
   template <class Role>
   static __device__ __forceinline__ TileRange tile_range(const Role& role) {
     const int cluster = blockIdx.x / 2, clusters = gridDim.x / 2, tiles = row_tiles(role);
-    return kSplitsK ? TileRange(tiles, cluster, clusters)
-                    : TileRange(tiles, 2 * cluster + role.warpgroup, 2 * clusters);
+    if constexpr (kSplitsK) {
+      return TileRange(tiles, cluster, clusters);
+    } else {
+      return TileRange(tiles, 2 * cluster + role.warpgroup, 2 * clusters);
+    }
   }
   // How often the warpgroup with the most tiles goes over K.
   template <class Role>

@@ -3,7 +3,12 @@
 
 #include "../compute.cuh"
 
-struct Qkv : GemmShape<kQkvRows, kHidden, 2, true> {
+// 64-row blocks that a cluster has of a GEMM: two are enough for 66 clusters and 8,448 rows.
+constexpr int row_blocks(int rows) {
+  return rows <= 66 * 128 ? 2 : 4;
+}
+
+struct Qkv : GemmShape<kQkvRows, kHidden, row_blocks(kQkvRows), true> {
   static constexpr PhaseKind kTraceKind = kQkv;
   static constexpr bool kHasBias = kHasQkvBias;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.qkv; }

@@ -2,10 +2,12 @@
 // here, of a quantized format in a file of its own.
 //
 // A cache derives from PagedTiles and has
-//   Element, kTileBytes         of a row; K and V of a tile in a stage
-//   copy_tile(stream, to, row)  a tile from a row of the cache on, completing on stream.barrier()
+//   Element                     of a row
+//   kStages, kTileBytes         stages of a tile: K and V in one, or K in one and V in the next; bytes of a stage
+//   kPartBytes                  of K, and of V
+//   copy_stage(stream, to, row, stage)   from a row of the cache on, completing on stream.barrier()
 //   Encoder                     a channel of the newest token's K or V as an Element
-//   add_newest(stage, …)        the newest token's Elements into their tile
+//   add_newest(keys, values, …) the newest token's Elements into their tile
 //   Rows, Operands              of decode_tile.cuh
 //   query_channel(i), channel_of(row)   in the order of Operands
 //   key_scale, value_scale      of a layer, which multiply what is stored
@@ -20,11 +22,11 @@ struct SwizzledRows {
   uint32_t keys, values;
   int key_chunk, value_chunk, row;
 
-  __device__ __forceinline__ explicit SwizzledRows(uint32_t stage) {
+  __device__ __forceinline__ SwizzledRows(uint32_t first_key, uint32_t first_value) {
     const int lane = threadIdx.x % 32, value_row = lane % 8 + lane / 16 * 8;
     row = lane % 8;  // all that the swizzle asks of the row
-    keys = stage + lane % 16 * 128, key_chunk = lane / 16;
-    values = stage + kTileTokens * kHeadSize * 2 + value_row * 128, value_chunk = lane / 8 % 2;
+    keys = first_key + lane % 16 * 128, key_chunk = lane / 16;
+    values = first_value + value_row * 128, value_chunk = lane / 8 % 2;
   }
   __device__ __forceinline__ uint32_t key(int i) const {
     return keys + i / 4 * (kTileTokens * 128) + ((i % 4 * 2 + key_chunk) ^ row) * 16;
@@ -51,15 +53,18 @@ struct PagedTiles {
         int row = 0;
         if (base + lane < tiles) {
           const int block = args.tables[work.sequence * args.table_width + token / args.block_tokens];
-          row = ((stream.layer * args.kv_blocks + block) * kKvHeads + work.head) * args.block_tokens +
+          row = ((index_of_kind(stream.layer) * args.kv_blocks + block) * kKvHeads + work.head) * args.block_tokens +
                 token % args.block_tokens;
         }
 #pragma unroll 1
         for (int i = 0; i < min(32, tiles - base); i++) {
           const int from = __shfl_sync(kWholeWarp, row, i);
-          const uint32_t to = stream.acquire(Cache::kTileBytes);
-          if (lane == 0) Cache::copy_tile(stream, to, from);
-          stream.commit();
+#pragma unroll
+          for (int stage = 0; stage < Cache::kStages; stage++) {
+            const uint32_t to = stream.acquire(Cache::kTileBytes);
+            if (lane == 0) Cache::copy_stage(stream, to, from, stage);
+            stream.commit();
+          }
         }
       }
     }
@@ -81,17 +86,22 @@ __device__ __forceinline__ void store_shared(uint32_t to, uint32_t word) {
 
 // K, then V, in boxes of 64 channels with the 128-byte swizzle.
 struct PagedKv : PagedTiles<PagedKv> {
-  static constexpr int kBoxBytes = kTileTokens * 128, kBoxes = kHeadSize / 64, kTileBytes = 2 * kBoxes * kBoxBytes;
+  static constexpr int kBoxBytes = kTileTokens * 128, kBoxes = kHeadSize / 64, kPartBytes = kBoxes * kBoxBytes;
+  static constexpr int kStages = kHeadSize > 128 ? 2 : 1, kTileBytes = 2 * kPartBytes / kStages;
   using Element = bf16;
   using Rows = SwizzledRows;
   using Operands = Bf16Operands;
 
   template <class Stream>
-  static __device__ __forceinline__ void copy_tile(Stream& stream, uint32_t to, int row) {
+  static __device__ __forceinline__ void copy_stage(Stream& stream, uint32_t to, int row, int stage) {
+    const uint32_t values = kStages > 1 ? to : to + kPartBytes;
 #pragma unroll
     for (int box = 0; box < kBoxes; box++) {
-      tma_load_2d(to + box * kBoxBytes, stream.keys, box * 64, row, stream.barrier(), kEvictFirst);
-      tma_load_2d(to + (kBoxes + box) * kBoxBytes, stream.values, box * 64, row, stream.barrier(), kEvictFirst);
+      const int at = box * kBoxBytes;
+      if (stage == 0) tma_load_2d(to + at, stream.keys, box * 64, row, stream.barrier(), kEvictFirst);
+      if (stage + 1 == kStages) {
+        tma_load_2d(values + at, stream.values, box * 64, row, stream.barrier(), kEvictFirst);
+      }
     }
   }
 
@@ -108,14 +118,14 @@ struct PagedKv : PagedTiles<PagedKv> {
 
   // The tile that holds the sequence's last token was copied before that token was there; what lies beyond is
   // undefined, NaN too, and no score keeps a NaN of V out of a sum. By one warp.
-  static __device__ __forceinline__ void add_newest(uint32_t stage, int newest, const bf16* key, const bf16* value) {
-    const uint32_t values = stage + kTileTokens * kHeadSize * 2;
+  static __device__ __forceinline__ void add_newest(uint32_t keys, uint32_t values, int newest, const bf16* key,
+                                                    const bf16* value) {
 #pragma unroll 1
     for (int i = threadIdx.x % 32; i < kHeadSize / 2; i += 32) {
       const int c = 2 * i;
       const uint32_t key_word = *reinterpret_cast<const uint32_t*>(key + c);
       const uint32_t value_word = *reinterpret_cast<const uint32_t*>(value + c);
-      store_shared(stage + byte_of(newest, c), key_word);
+      store_shared(keys + byte_of(newest, c), key_word);
       store_shared(values + byte_of(newest, c), value_word);
 #pragma unroll 1
       for (int row = newest + 1; row < kTileTokens; row++) store_shared(values + byte_of(row, c), 0u);

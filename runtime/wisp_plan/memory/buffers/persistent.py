@@ -6,14 +6,18 @@ from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.widths import widest, widest_ffn
 from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
 
 MAX_BLOCKS, MAX_PARTIALS = 160, 16
 """Thread blocks of the kernel, partial results of a sequence's attention."""
 
-COUNTERS, LAYER_WORDS = 3, 14
-"""Counters of the grid's barrier; of a layer pointers to its weights and two float32, its cache's scales."""
+COUNTERS, LAYER_WORDS = 3, 15
+"""Counters of the grid's barrier; of a layer pointers to its weights, and two float32, its cache's scales."""
+
+DELTA_WORDS = 5
+"""Pointers to the weights of a Gated DeltaNet beside its projections."""
 
 MAX_MOE_SEQUENCES = 32
 """Sequences of a step with experts: the kernel has a bit for each."""
@@ -24,7 +28,7 @@ def persistent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     rows = batch_size(max(step.max_sequences, step.min_batch))
     if spec.ffns(MoeSpec):
         rows = min(rows, MAX_MOE_SEQUENCES)
-    return *exchanged(spec, rows), layer_table(len(spec.layers))
+    return *exchanged(spec, rows), layer_table(spec)
 
 
 def batch_size(sequences: int) -> int:
@@ -38,9 +42,10 @@ def exchanged(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
     Args:
         rows: sequences of the largest variant.
     """
-    width, keys = widest(spec, "query_size"), widest(spec, "kv_size")
+    width = widest(spec, "query_size")
     return (
-        _exchanged("pre_rope_qkv", (2 * rows, width + 2 * keys), is_float=True),
+        _exchanged("pre_rope_qkv", (2 * rows, widest(spec, "projected_size")), is_float=True),
+        *_of_delta_nets(spec, rows),
         _exchanged("normed", (rows, spec.hidden)),
         _exchanged("attended", (rows, width)),
         _exchanged("gated", _gated(spec, rows)),
@@ -66,9 +71,16 @@ def _of_experts(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
     return (_exchanged("router_logits", (2 * rows, experts), is_float=True),) if experts else ()
 
 
-def layer_table(layers: int) -> Buffer:
-    """Return the pointers to each layer's weights, and its cache's scales."""
-    return Buffer("step.layers", (layers, LAYER_WORDS), "uint64")
+def _of_delta_nets(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
+    """Return Q, K, V, Z, b and a of Gated DeltaNet, of even and odd layers; none without."""
+    widths = [net.conv_size + net.value_heads * (net.value_size + 2) for net in spec.mixers(DeltaNetSpec)]
+    return (_exchanged("projected", (2 * rows, max(widths)), is_float=True),) if widths else ()
+
+
+def layer_table(spec: ModelSpec) -> Buffer:
+    """Return the pointers to each layer's weights, and its cache's scales; behind them those of DeltaNets."""
+    deltas = sum(isinstance(layer.mixer, DeltaNetSpec) for layer in spec.layers)
+    return Buffer("step.layers", (len(spec.layers) * LAYER_WORDS + deltas * DELTA_WORDS,), "uint64")
 
 
 def _exchanged(name: str, shape: tuple[int, ...], *, is_float: bool = False) -> Buffer:

@@ -21,6 +21,7 @@ from wisp_runtime.engine.execution.packing import pack
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import Submit
+from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 
@@ -51,15 +52,18 @@ def compare_logits(
     """
     model, cache = forward_pass.model, forward_pass.cache
     min_cosine = _MIN_MIXTURE_COSINE if model.spec.ffns(MoeSpec) else _MIN_COSINE
-    sequences = list(_sequences(limits, min(kernel.max_sequences, limits.cache.pools[0].blocks)))
+    sequences = list(_sequences(limits, min(kernel.max_sequences, _most_sequences(limits))))
     for plan in _prompts(sequences, min(limits.max_step_tokens, _STEP_TOKENS)):
         model.forward(_batch(ops, plan, limits.block_tokens), cache)
+    states = _States(cache, len(sequences))
     for rows in sorted({min(width, len(sequences)) for width in _WIDTHS}):
         plan = tuple(Chunk.decode(sequence, sequence.prompt_tokens) for sequence in sequences[:rows])
         batch = _batch(ops, plan, limits.block_tokens)
         assert kernel.takes(batch), "this is no step of the persistent kernel"
+        states.restore()
         general = ops.to_host(model.forward(batch, cache).logits).astype(np.float64)
-        whole = ops.to_host(kernel(batch, cache.keys, cache.values)).astype(np.float64)
+        states.restore()
+        whole = ops.to_host(kernel(batch, cache.keys, cache.values, cache.states)).astype(np.float64)
         cosines = (general * whole).sum(axis=1)
         cosines /= np.linalg.norm(general, axis=1) * np.linalg.norm(whole, axis=1)
         worst = int(cosines.argmin())
@@ -69,6 +73,27 @@ def compare_logits(
                 f"cosine {cosines[worst]:.4f} after {plan[worst].start} tokens"
             )
     return None
+
+
+class _States:
+    """Recurrent states after the prompts, of the first slots, kept in those behind them."""
+
+    def __init__(self, cache: ModelCache, sequences: int) -> None:
+        self._cache, self._slots = cache, range(sequences if cache.states else 0)
+        for slot in self._slots:
+            cache.copy_state(slot, slot + len(self._slots))
+
+    def restore(self) -> None:
+        """Undo what steps have done to them."""
+        for slot in self._slots:
+            self._cache.copy_state(slot + len(self._slots), slot)
+
+
+def _most_sequences(limits: Limits) -> int:
+    """Return the sequences that the cache has blocks for, and two slots each if they have states."""
+    sizes = limits.cache
+    slots = (sizes.state_slots + sizes.snapshots) // 2
+    return min(sizes.pools[0].blocks, slots) if sizes.states else sizes.pools[0].blocks
 
 
 def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
@@ -85,6 +110,7 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
         made = Sequence(request, priority_key=(row, row), max_length=tokens + 2, eos=frozenset())
         made.append(ids[-1])
         made.cache = SequenceCache.of_blocks(range(first_block, first_block + blocks))
+        made.cache.state_slot = row if limits.cache.states else -1
         first_block, spare = first_block + blocks, spare - (blocks - 1)
         yield made
 
@@ -108,4 +134,5 @@ def _prompts(sequences: list[Sequence], max_tokens: int) -> Iterator[Plan]:
 def _batch(ops: Ops, plan: Plan, block_tokens: int) -> Batch:
     """Lay out ``plan`` on the device."""
     host = pack(plan, block_tokens)
-    return replace(host, **{name: ops.from_host(getattr(host, name)) for name in _ARRAYS})
+    names = _ARRAYS if host.state_slots is None else (*_ARRAYS, "state_slots")
+    return replace(host, **{name: ops.from_host(getattr(host, name)) for name in names})

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wisp_plan.spec.model import equal_layer
+from wisp_plan.spec.model import repeated_layers
 from wisp_plan.units import GIB
 from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath, decode_hang
@@ -137,10 +137,10 @@ def load_persistent(
     Args:
         encodings: encodings of the layers' keys and values.
     """
-    layer = equal_layer(model.spec)
-    if layer is None:
+    layers = repeated_layers(model.spec)
+    if layers is None:
         return "its layers differ, or are no attention and gated MLP or mixture"
-    rope = model.rope_table(layer.attention)
+    rope = model.rope_table(layers.attention)
     kernel = ops.persistent_kernel(model.spec, model.weights, rope, max_sequences, encodings)
     if not isinstance(kernel, str) and model.expert_load.counts is not None:
         kernel.count_experts(model.expert_load.counts)

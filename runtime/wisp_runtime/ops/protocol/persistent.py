@@ -37,6 +37,10 @@ class PersistentKernel(Protocol):
         """Return the clocks that thread blocks record during the step that ``run`` launches, on the host."""
         ...
 
-    def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:
-        """Write K and V of B tokens to the cache ``[L, P, Hkv, Tb, Dh]``; return ``[B, V]`` logits."""
+    def __call__(self, batch: Batch, keys: Array, values: Array, states: tuple[Array, ...] = ()) -> Array:
+        """Write K and V of B tokens to the cache ``[L, P, Hkv, Tb, Dh]``; return ``[B, V]`` logits.
+
+        Args:
+            states: recurrent states of all layers that have one, ``[slots, L, …]``; updated in place.
+        """
         ...

@@ -43,7 +43,8 @@ class Kernel:
     def takes(self, batch):
         return batch.kind is StepKind.DECODE and sum(batch.context_lengths_host) <= self.max_context_tokens
 
-    def __call__(self, batch, keys, values):
+    def __call__(self, batch, keys, values, states):
+        assert states == ()
         self.batches.append(batch)
         layers = tuple(
             LayerCache((keys[layer], values[layer]), encoding=encoding)

@@ -12,7 +12,7 @@ from wisp_runtime.engine.execution.packing import Shape, size_bytes
 from wisp_runtime.engine.scheduling.sequence import MAX_COUNTED
 from wisp_runtime.ops.cuda.attention import prefill_plan
 from wisp_runtime.ops.cuda.device import manifest
-from wisp_runtime.ops.cuda.persistent.arguments import LAYER_WEIGHTS
+from wisp_runtime.ops.cuda.persistent.arguments import DELTA_WEIGHTS, LAYER_WEIGHTS
 from wisp_runtime.server.parsing.generation_request import MAX_BIASES
 
 KERNELS = Path(__file__).parents[4] / "kernels"
@@ -22,7 +22,8 @@ def test_the_persistent_kernel_has_as_many_blocks_and_partial_results():
     header = (KERNELS / "hopper/persistent/model.cuh").read_text()
     for constant, value in (("kMaxSplits", persistent.MAX_PARTIALS), ("kMaxBlocks", persistent.MAX_BLOCKS)):
         assert f"constexpr int {constant} = {value};" in header
-    assert len(LAYER_WEIGHTS) + 2 == persistent.LAYER_WORDS  # scales and the router
+    assert len(LAYER_WEIGHTS) + 3 == persistent.LAYER_WORDS  # scales, the router, the address of a DeltaNet's
+    assert len(DELTA_WEIGHTS) == persistent.DELTA_WORDS
 
 
 def test_sampling_kernels_have_as_many_bins_and_candidates():

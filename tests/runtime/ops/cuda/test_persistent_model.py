@@ -8,24 +8,36 @@ from dataclasses import replace
 import pytest
 from spec_changes import attention_of, changed
 
-from wisp_plan.memory.buffers.persistent import exchanged, persistent
+from wisp_plan.kv_formats.fp8 import FP8
+from wisp_plan.memory.buffers.persistent import LAYER_WORDS, exchanged, persistent
+from wisp_plan.memory.buffers.persistent import layer_table as layer_table_buffer
 from wisp_plan.memory.ledger import LedgerOptions, step_of
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import NormSpec
 from wisp_runtime.cli.kernels import KV_FORMATS as CHOICES
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
+from wisp_runtime.ops.cuda.persistent.arguments import (
+    delta_weights,
+    layer_table,
+    layer_weights,
+    require_repeated,
+    scales_word,
+)
 from wisp_runtime.ops.cuda.persistent.model import (
     KV_FORMATS,
     MAX_SM_COUNT,
     equal_widths,
+    faster_up_to,
     kernel_model,
     parallel_splits,
     unsupported_reason,
     variant_widths,
 )
+from wisp_runtime.ops.protocol.attention import KvEncoding
 
 CATALOGUE = Catalogue()
 SPEC = shape_spec("llama-3-8b")
@@ -121,13 +133,15 @@ def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_
         ({}, 114, "hidden_size has 4096 rows, over the 3648 that 114 thread blocks hold"),  # an H100 PCIe
         ({"hidden": 8192}, MAX_SM_COUNT, None),  # two units
         ({"hidden": 8576}, MAX_SM_COUNT, "hidden_size has 8576 rows, over the 8448"),
-        ({"heads": 64, "kv_heads": 8}, MAX_SM_COUNT, "Q, K and V has 10240 rows, over the 8448"),
-        ({"head_size": 96}, MAX_SM_COUNT, "heads of 96 channels, not 64 or 128"),
+        ({"heads": 64, "kv_heads": 8}, MAX_SM_COUNT, None),  # 10,240 rows of Q, K and V: four units
+        ({"heads": 128, "kv_heads": 16}, MAX_SM_COUNT, "Q, K and V has 20480 rows, over the 16896"),
+        ({"head_size": 96}, MAX_SM_COUNT, "heads of 96 channels, not 64, 128 or 256"),
+        ({"has_sinks": True}, MAX_SM_COUNT, "it has attention with sinks"),
         ({"kv_heads": 2}, MAX_SM_COUNT, "16 query heads share a KV head, over 8"),
         (
-            {"rope": replace(attention_of(SPEC).rope, rotary_size=64)},
+            {"rope": replace(attention_of(SPEC).rope, rotary_size=32)},
             MAX_SM_COUNT,
-            "only 64 of 128 channels of a head rotate",
+            "32 of 128 channels of a head rotate, no multiple of 64",
         ),
     ],
 )
@@ -153,3 +167,58 @@ def test_a_layer_that_the_template_does_not_compute_says_why(changes, says):
 def test_scaled_embeddings_and_logits_are_the_general_paths(name):
     scaled = replace(SPEC, **{name: 2.0})
     assert unsupported_reason(scaled, MAX_SM_COUNT) == "it has scaled embeddings or logits"
+
+
+HYBRID = shape_spec("qwen3.5-9b")
+DELTA_NET = HYBRID.mixers(DeltaNetSpec)[0]
+
+
+def with_delta_net(**changes):
+    """Return the hybrid with other Gated DeltaNets."""
+    other = replace(DELTA_NET, **changes)
+    layers = (replace(layer, mixer=other) if layer.mixer == DELTA_NET else layer for layer in HYBRID.layers)
+    return replace(HYBRID, layers=tuple(layers))
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        (HYBRID, None),
+        (replace(HYBRID, layers=HYBRID.layers[:7]), None),  # the last period may be shorter
+        (replace(HYBRID, layers=HYBRID.layers[::-1]), "its layers differ"),  # attention is not the last
+        (replace(HYBRID, layers=HYBRID.layers[:3]), "its layers differ"),
+        (with_delta_net(value_size=64), "128 and 64, convolutions of 4 are not 128, 128 and 4"),
+        (with_delta_net(kernel=3), "convolutions of 3 are not"),
+        (with_delta_net(state_dtype="bf16"), "states are bf16, not float32"),
+        (with_delta_net(value_heads=16), "another width than attention's queries"),
+    ],
+)
+def test_layers_of_two_kinds_come_in_a_period(spec, says):
+    reason = unsupported_reason(spec, MAX_SM_COUNT)
+    assert reason is None if says is None else says in reason
+
+
+def test_a_hybrid_is_refused_in_deterministic_mode_and_served_up_to_16_sequences():
+    reason = unsupported_reason(HYBRID, MAX_SM_COUNT, batch_invariant=True)
+    assert reason is not None
+    assert "bit by bit" in reason
+    assert [faster_up_to(name, HYBRID) for name in ("bf16", "fp8_block", "fp8")] == [16, 16, 16]
+
+
+def test_the_table_of_a_hybrid_has_each_kinds_weights():
+    layers = require_repeated(HYBRID)
+    names = [name for index in range(4) for name in layer_weights(layers, index)]
+    names += [name for index in range(4) for name in delta_weights(layers, index)]
+    addresses = {name: 1000 + number for number, name in enumerate(dict.fromkeys(names))}
+    spec = replace(HYBRID, layers=HYBRID.layers[:4])
+    words = layer_table(
+        spec, lambda name: addresses.get(name, 0), (KvEncoding(FP8, 0.5, 2.0),), 1 << 20
+    ).tolist()
+    rows = [words[first : first + LAYER_WORDS] for first in range(0, 4 * LAYER_WORDS, LAYER_WORDS)]
+    assert [row[0] for row in rows[:3]] == [addresses[f"layers.{index}.qkvz.weight"] for index in range(3)]
+    assert rows[3][0] == addresses["layers.3.qkv.weight"]
+    assert [row[-3] for row in rows] == [0, 0, 0, scales_word(KvEncoding(FP8, 0.5, 2.0))]
+    behind = (1 << 20) + 8 * 4 * LAYER_WORDS
+    assert [row[-1] for row in rows] == [behind, behind + 40, behind + 80, 0]
+    assert words[4 * LAYER_WORDS :][5:10] == [addresses[name] for name in delta_weights(layers, 1)]
+    assert layer_table_buffer(spec).shape == (len(words),)

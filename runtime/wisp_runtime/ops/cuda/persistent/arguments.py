@@ -8,10 +8,15 @@ from __future__ import annotations
 import ctypes
 import math
 import struct
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
-from wisp_plan.spec.model import EqualLayer, ModelSpec, equal_layer
+from wisp_plan.memory.buffers.persistent import LAYER_WORDS
+from wisp_plan.spec.model import ModelSpec, RepeatedLayers, repeated_layers
 from wisp_plan.spec.moe import MoeSpec
+from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.attention import KvEncoding
 
 WIDTHS, MAX_MARKS = BATCH_SIZES, 2048
@@ -34,11 +39,12 @@ WAIT_REASONS = {
 """``WaitReason`` of ``hang_detector.cuh``."""
 
 _POINTERS = (
-    *("layers", "embeddings", "head", "final_norm", "pre_rope_qkv", "normed", "attended", "gated"),
+    *("layers", "embeddings", "head", "final_norm", "pre_rope_qkv", "projected"),
+    *("normed", "attended", "gated"),
     *("square_sums", "partials", "partial_stats", "splits_done", "logits", "tokens", "sampled", "positions"),
     *("contexts", "tables", "slots"),
-    *("cosines", "sines", "keys", "values", "counters", "hang_report", "trace"),
-    *("router_logits", "expert_counts"),
+    *("cosines", "sines", "keys", "values", "state_slots", "states", "conv_inputs"),
+    *("counters", "hang_report", "trace", "router_logits", "expert_counts"),
 )
 LAYER_WEIGHTS = (
     "qkv.weight",
@@ -55,10 +61,17 @@ LAYER_WEIGHTS = (
     "k_norm.weight",
 )
 """Weights of a layer in the order of ``LayerWeights`` of ``model.cuh``; null where there is none. Behind
-them come the scales of its cache (:func:`scales_word`), and its router."""
+them come the scales of its cache (:func:`scales_word`), its router, and the address of its
+:data:`DELTA_WEIGHTS`."""
 
 ROUTER = "router.weight"
 _OF_EXPERTS = {"gate_up.weight": "experts.gate_up.weight", "down.weight": "experts.down.weight"}
+
+DELTA_WEIGHTS = ("gates.weight", "conv.weight", "decay", "step_bias", "gated_norm.weight")
+"""Weights of a Gated DeltaNet in the order of ``DeltaWeights``; its projections are where Q, K, V are."""
+
+DELTA_DTYPES = ("bfloat16", "bfloat16", "float32", "float32", "float32")
+"""Their dtypes, whatever the format of the projections."""
 
 _COUNTS = (
     *("layer_count", "vocab", "sequences", "sampled_rows", "table_width", "kv_blocks", "block_tokens"),
@@ -85,22 +98,49 @@ def scales_word(encoding: KvEncoding) -> int:
     return int.from_bytes(struct.pack("<2f", encoding.k_scale, encoding.v_scale), "little")
 
 
-def layer_weights(spec: ModelSpec) -> tuple[str, ...]:
-    """Return :data:`LAYER_WEIGHTS` by the model's names: of a mixture, the experts' ``[E, out, in]``."""
-    is_mixture = isinstance(require_equal(spec).ffn, MoeSpec)
-    return tuple(_OF_EXPERTS.get(name, name) if is_mixture else name for name in LAYER_WEIGHTS)
+def layer_weights(layers: RepeatedLayers, index: int) -> tuple[str, ...]:
+    """Return :data:`LAYER_WEIGHTS` by a layer's names: of a mixture, the experts' ``[E, out, in]``."""
+    names = {"qkv.weight": "qkvz.weight"} if layers.is_delta_net(index) else {}
+    names |= _OF_EXPERTS if isinstance(layers.ffn, MoeSpec) else {}
+    return tuple(f"layers.{index}.{names.get(name, name)}" for name in LAYER_WEIGHTS)
 
 
-def require_equal(spec: ModelSpec) -> EqualLayer:
-    """Return the layer of a model whose layers are equal; ``unsupported_reason`` refuses every other."""
-    layer = equal_layer(spec)
-    assert layer is not None, f"{spec.architecture} has layers that differ"
-    return layer
+def delta_weights(layers: RepeatedLayers, index: int) -> tuple[str, ...]:
+    """Return the names of a layer's :data:`DELTA_WEIGHTS`; none where it has attention."""
+    return tuple(f"layers.{index}.{name}" for name in DELTA_WEIGHTS if layers.is_delta_net(index))
+
+
+def layer_table(
+    spec: ModelSpec, pointer: Callable[[str], int], encodings: Sequence[KvEncoding], address: int
+) -> Array:
+    """Return ``LayerWeights`` of all layers, and behind them ``DeltaWeights``: words, uint64.
+
+    Args:
+        pointer: address of a weight by its name; 0: there is none.
+        encodings: encodings of the layers that attend.
+        address: place of the table on the device.
+    """
+    layers, count, left = require_repeated(spec), len(spec.layers), iter(encodings)
+    rows, deltas = list[int](), list[int]()
+    for index in range(count):
+        more = [pointer(name) for name in delta_weights(layers, index)]
+        rows += [pointer(name) for name in layer_weights(layers, index)]
+        rows += [0 if more else scales_word(next(left)), pointer(f"layers.{index}.{ROUTER}")]
+        rows.append(address + 8 * (count * LAYER_WORDS + len(deltas)) if more else 0)
+        deltas += more
+    return np.array(rows + deltas, np.uint64)
+
+
+def require_repeated(spec: ModelSpec) -> RepeatedLayers:
+    """Return the layers of a model; ``unsupported_reason`` refuses one that has none."""
+    layers = repeated_layers(spec)
+    assert layers is not None, f"{spec.architecture} has layers that differ"
+    return layers
 
 
 def model_arguments(spec: ModelSpec) -> dict[str, int | float]:
     """Return the arguments that depend on the model alone."""
-    attention, ffn, norms = require_equal(spec)
+    attention, ffn, norms, *_ = require_repeated(spec)
     return {
         "window": attention.window or _SEES_ALL,
         "vocab": spec.vocab,

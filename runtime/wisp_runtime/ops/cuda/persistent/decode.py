@@ -45,7 +45,7 @@ from wisp_runtime.ops.cuda.persistent.model import (
     unsupported_reason,
     variant_widths,
 )
-from wisp_runtime.ops.cuda.persistent.weights import expert_strides, layer_table, weight_format_of
+from wisp_runtime.ops.cuda.persistent.weights import device_table, expert_strides, weight_format_of
 from wisp_runtime.ops.protocol.attention import KvEncoding, RopeTable
 from wisp_runtime.ops.protocol.weights import NamedWeights
 
@@ -66,7 +66,7 @@ class PersistentDecode:
         weights: its weights on the device.
         rope: cosines and sines of every position.
         max_running: limit of sequences in a step; the kernel's own is 64, of experts 32.
-        encodings: encoding of each layer's keys and values, of one format.
+        encodings: encoding of keys and values of each layer that attends, of one format.
         batch_invariant: whether a row's bits are the same in steps of all sizes.
 
     Attributes:
@@ -112,7 +112,7 @@ class PersistentDecode:
         if refusal:
             raise KernelsMissing(f"no persistent decode kernel: {refusal}.")
         self.max_context_tokens = _max_context_tokens(spec, held, self._kv_format)
-        self._layers = layer_table(weights, spec, encodings)
+        self._layers = device_table(weights, spec, encodings)
         self.hang_report = cp.cuda.alloc_pinned_memory(16)
         self._hang_report_host = np.frombuffer(self.hang_report, np.int32, 4)
         self._hang_report_host[:] = 0
@@ -129,16 +129,17 @@ class PersistentDecode:
         fits = rows <= self.max_sequences and tokens <= self.max_context_tokens
         return batch.kind is StepKind.DECODE and fits
 
-    def __call__(self, batch: Batch, keys: Array, values: Array) -> Array:
+    def __call__(self, batch: Batch, keys: Array, values: Array, states: tuple[Array, ...] = ()) -> Array:
         """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
 
         Args:
             batch: B sequences of one token each.
-            keys, values: ``[L, P, Hkv, Tb, Dh]``; of a row's bytes if quantized.
+            keys, values: ``[L, P, Hkv, Tb, Dh]`` of the layers that attend; of a row's bytes if quantized.
+            states: recurrent states and inputs of the convolutions of Gated DeltaNet, ``[slots, L, …]``.
         """
         rows, spec, arguments, sampled = len(batch.tokens), self._spec, self._arguments, self.sampled()
         width = next(width for width in self._widths if width >= rows)
-        layers, blocks, _, block_tokens, _ = keys.shape
+        _, blocks, _, block_tokens, _ = keys.shape
         require_true(block_tokens % 16 == 0, f"{_OP}: KV blocks of {block_tokens} tokens, not 16, 32, …")
         logits = self._device.workspace.array("logits", (rows, spec.vocab), np.float32)
         arguments.logits, arguments.tokens = logits.data.ptr, batch.tokens.data.ptr
@@ -146,8 +147,12 @@ class PersistentDecode:
         arguments.positions, arguments.contexts = batch.positions.data.ptr, batch.context_lengths.data.ptr
         arguments.tables, arguments.slots = batch.block_tables.data.ptr, batch.slots.data.ptr
         arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
+        if states:
+            assert batch.state_slots is not None, "sequences have states, and slots for them"
+            arguments.states, arguments.conv_inputs = (array.data.ptr for array in states)
+            arguments.state_slots = batch.state_slots.data.ptr
         arguments.trace = None if self._trace is None else self._trace.data.ptr
-        arguments.layer_count, arguments.sequences = layers, rows
+        arguments.layer_count, arguments.sequences = len(spec.layers), rows
         arguments.sampled_rows = 0 if sampled is None else len(sampled)
         arguments.table_width, arguments.kv_blocks = batch.block_tables.shape[1], blocks
         arguments.block_tokens = block_tokens

@@ -11,12 +11,16 @@ from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.batch_sizes import MIN_EQUAL_QUANTIZED
 from wisp_plan.memory.buffers.persistent import MAX_MOE_SEQUENCES
 from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
-from wisp_plan.spec.model import EqualLayer, ModelSpec, equal_layer
+from wisp_plan.spec.layer import NormSpec
+from wisp_plan.spec.model import ModelSpec, RepeatedLayers, repeated_layers
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
-from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_equal
+from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_repeated
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation, interleaved_head_size
+
+DIFFERENT_LAYERS = "its layers differ, or are no attention and gated MLP or mixture"
 
 MAX_SEQUENCES = WIDTHS[-1]
 """Sequences of a step."""
@@ -38,17 +42,15 @@ _MAX_MOE_HIDDEN = 3072
 """Half of a mixture's input stays in shared memory, of 32 sequences 96 KB: the rest is the pipelines'."""
 
 _MAX_EXPERTS, _MAX_CHOSEN = 512, 32
-_FASTER_UP_TO_OF_EXPERTS = 2
+_FASTER_UP_TO_OF_EXPERTS, _FASTER_UP_TO_OF_HYBRIDS = 2, 16
 
-DIFFERENT_LAYERS = "its layers differ, or are no attention and gated MLP or mixture"
-
-_HEAD_SIZES = (64, 128)
+_HEAD_SIZES, _DELTA_SIZES = (64, 128, 256), (128, 128)
 _MAX_GROUP_HEADS = 8
 
 
 def kernel_model(spec: ModelSpec) -> Model:
     """Return the sizes and switches of ``spec`` that the template is compiled with."""
-    attention, ffn, _ = require_equal(spec)
+    attention, ffn, norms, period, delta_net = require_repeated(spec)
     permutation = fused_permutation(rotary_rows(attention))
     sizes = {
         "hidden": spec.hidden,
@@ -68,7 +70,20 @@ def kernel_model(spec: ModelSpec) -> Model:
             "chosen_experts": ffn.router.chosen,
             "normalized_experts": int(ffn.router.normalizes),
         }
-    return sizes
+    return {**sizes, **_hybrid(attention, norms, period, delta_net)}
+
+
+def _hybrid(attention: AttentionSpec, norms: NormSpec, period: int, delta_net: DeltaNetSpec | None) -> Model:
+    """Return the sizes and switches that hybrids alone have; a dense model's kernel is named without them."""
+    switches = {
+        "rotary_size": attention.rotary_size if attention.rotary_size != attention.head_size else 0,
+        "output_gate": int(attention.has_output_gate),
+        "zero_centred": int(norms.is_zero_centred),
+        "attention_period": period if delta_net is not None else 0,
+        "delta_key_heads": 0 if delta_net is None else delta_net.key_heads,
+        "delta_value_heads": 0 if delta_net is None else delta_net.value_heads,
+    }
+    return {name: value for name, value in switches.items() if value}
 
 
 def equal_widths(weight_format: str) -> tuple[int, ...]:
@@ -95,6 +110,7 @@ def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
 
     An H200, Qwen3-30B-A3B, 1, 8 and 32 sequences of 512 tokens, ms as served, kernel and general path:
     bf16 3.04 and 3.58, 8.92 and 8.04, 16.4 and 14.3; fp8_block 2.69 and 3.13, 7.44 and 6.16, 10.3 and 10.0.
+    Qwen3.8-27B in fp8_block, the same sequences: 8.97 and 10.9, 10.2 and 12.3, 17.3 and 15.8.
 
     An H200, Llama-3-8B, 64 sequences of 608 tokens, ms as served, the kernel and the general path: bf16 6.15
     and 5.99, fp8 5.16 and 5.77, fp8_block 5.99 and 5.67, int4 5.79 and 5.13, mxfp4 5.62 and 5.15, nvfp4 5.74
@@ -102,6 +118,8 @@ def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
     """
     if spec.ffns(MoeSpec):
         return _FASTER_UP_TO_OF_EXPERTS
+    if spec.mixers(DeltaNetSpec):
+        return _FASTER_UP_TO_OF_HYBRIDS
     return MAX_SEQUENCES if weight_format == "fp8" else 32
 
 
@@ -128,37 +146,48 @@ def unsupported_reason(spec: ModelSpec, blocks: int, *, batch_invariant: bool = 
         blocks: thread blocks that the GPU runs at once.
         batch_invariant: whether a row's bits must be the same in steps of all sizes.
     """
-    layer = equal_layer(spec)
-    if layer is None:
+    layers = repeated_layers(spec)
+    if layers is None:
         return DIFFERENT_LAYERS
-    attention = layer.attention
     if (spec.embedding_scale, spec.logits_scale) != (1, 1):
         return "it has scaled embeddings or logits"
-    if other := _other_maths(layer):
+    if other := _other_maths(layers):
         return f"it has {other}"
-    if isinstance(layer.ffn, MoeSpec) and (
-        lacking := _unsupported_experts(layer.ffn, spec.hidden, batch_invariant=batch_invariant)
+    if isinstance(layers.ffn, MoeSpec) and (
+        lacking := _unsupported_experts(layers.ffn, spec.hidden, batch_invariant=batch_invariant)
     ):
         return lacking
-    if too_large := _over_rows(spec, attention, blocks):
+    if too_large := _over_rows(spec, layers, blocks):
         return too_large
+    if layers.delta_net is not None:
+        if batch_invariant:
+            return "steps of Gated DeltaNet have not been compared bit by bit between sizes"
+        if reason := _unsupported_delta_net(layers.delta_net, layers.attention):
+            return reason
+    return _unsupported_heads(layers.attention)
+
+
+def _unsupported_heads(attention: AttentionSpec) -> str | None:
+    """Return what the kernel does not compute of attention's heads; None if it computes all."""
     if attention.head_size not in _HEAD_SIZES:
-        return f"heads of {attention.head_size} channels, not 64 or 128"
-    if attention.rotary_size != attention.head_size:
-        return f"only {attention.rotary_size} of {attention.head_size} channels of a head rotate"
+        return f"heads of {attention.head_size} channels, not 64, 128 or 256"
+    if attention.rotary_size % 64 or not attention.rotary_size:
+        rotated = f"{attention.rotary_size} of {attention.head_size} channels of a head"
+        return f"{rotated} rotate, no multiple of 64"
     if attention.heads // attention.kv_heads > _MAX_GROUP_HEADS:
         return f"{attention.heads // attention.kv_heads} query heads share a KV head, over {_MAX_GROUP_HEADS}"
     return None
 
 
-def _over_rows(spec: ModelSpec, attention: AttentionSpec, blocks: int) -> str | None:
+def _over_rows(spec: ModelSpec, layers: RepeatedLayers, blocks: int) -> str | None:
     """Return which matrix has more rows than ``blocks`` thread blocks hold; None if none has."""
-    rows = {
-        "hidden_size": spec.hidden,
-        "Q, K and V": attention.query_size + 2 * attention.kv_size,
-    }
-    for name, size in rows.items():
-        row_blocks = 1 if name == "hidden_size" and size <= _ONE_BLOCK_HIDDEN else 2
+    attention, delta_net = layers.attention, layers.delta_net
+    rows = {"hidden_size": (spec.hidden, 1 if spec.hidden <= _ONE_BLOCK_HIDDEN else 2)}
+    rows["Q, K and V"] = attention.projected_size, _row_blocks(attention.projected_size)
+    if delta_net is not None:
+        projected = delta_net.conv_size + delta_net.value_heads * delta_net.value_size
+        rows["Q, K, V and Z"] = projected, _row_blocks(projected)
+    for name, (size, row_blocks) in rows.items():
         max_rows = blocks // 2 * row_blocks * _BLOCK_ROWS
         if size > max_rows:
             return f"{name} has {size} rows, over the {max_rows} that {blocks} thread blocks hold"
@@ -187,15 +216,30 @@ def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) ->
     return None
 
 
-def _other_maths(layer: EqualLayer) -> str | None:
+def _row_blocks(rows: int) -> int:
+    """Return the 64-row blocks that a cluster has of a projection, ``row_blocks`` of ``operands.cuh``."""
+    return 2 if rows <= MAX_SM_COUNT // 2 * 2 * _BLOCK_ROWS else 4
+
+
+def _unsupported_delta_net(delta_net: DeltaNetSpec, attention: AttentionSpec) -> str | None:
+    """Return what the kernel does not compute of a Gated DeltaNet; None if it computes all."""
+    if (delta_net.key_size, delta_net.value_size, delta_net.kernel) != (*_DELTA_SIZES, 4):
+        sizes = f"{delta_net.key_size} and {delta_net.value_size}, convolutions of {delta_net.kernel}"
+        return f"heads of Gated DeltaNet with {sizes} are not 128, 128 and 4"
+    if delta_net.state_dtype != "float32":
+        return f"states are {delta_net.state_dtype}, not float32"
+    if delta_net.value_heads * delta_net.value_size != attention.query_size:
+        return "Gated DeltaNet has another width than attention's queries"
+    return None
+
+
+def _other_maths(layers: RepeatedLayers) -> str | None:
     """Return what the kernel does not compute of a layer; None if it computes all."""
-    ffn = layer.ffn
+    ffn = layers.ffn
     is_scaled = isinstance(ffn, DenseSpec) and (ffn.gate_scale, ffn.scale) != (1, 1)
     lacking = {
-        "attention with an output gate": layer.attention.has_output_gate,
-        "attention with sinks": layer.attention.has_sinks,
-        "zero-centred norms": layer.norms.is_zero_centred,
-        "norms behind a block": layer.norms.follow,
+        "attention with sinks": layers.attention.has_sinks,
+        "norms behind a block": layers.norms.follow,
         "activations other than gated SiLU": ffn.activation != "silu",
         "a scaled MLP": is_scaled,
     }

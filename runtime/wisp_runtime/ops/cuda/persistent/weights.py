@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import Any
 
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
@@ -12,25 +11,29 @@ from wisp_runtime.batch import Array
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device
 from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices
-from wisp_runtime.ops.cuda.persistent.arguments import ROUTER, layer_weights, scales_word
+from wisp_runtime.ops.cuda.persistent.arguments import (
+    DELTA_DTYPES,
+    ROUTER,
+    delta_weights,
+    layer_table,
+    layer_weights,
+    require_repeated,
+)
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.attention import KvEncoding
 from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
 
 
-def layer_table(weights: NamedWeights, spec: ModelSpec, encodings: Sequence[KvEncoding]) -> Array:
-    """Return each layer's pointers and scales, ``[L, 14]``, as ``LayerWeights`` of ``model.cuh``."""
-    names = layer_weights(spec)
-    rows = [
-        [
-            *(_pointer(weights.get(f"layers.{layer}.{name}")) for name in names),
-            scales_word(encoding),
-            _pointer(weights.get(f"layers.{layer}.{ROUTER}")),
-        ]
-        for layer, encoding in enumerate(encodings)
-    ]
-    return to_device(np.array(rows, np.uint64))
+def device_table(weights: NamedWeights, spec: ModelSpec, encodings: Sequence[KvEncoding]) -> Array:
+    """Return :func:`.arguments.layer_table` on the device."""
+
+    def words(address: int) -> Array:
+        return layer_table(spec, lambda name: _pointer(weights.get(name)), encodings, address)
+
+    table = to_device(words(0))
+    table.set(words(table.data.ptr))
+    return table
 
 
 def expert_strides(weights: NamedWeights, spec: ModelSpec) -> dict[str, int]:
@@ -58,12 +61,13 @@ def weight_format_of(weights: NamedWeights, spec: ModelSpec) -> str:
     """Return the format of all layers' matrices, with the head's (``int4+fp8``) if that is not bf16.
 
     Raises:
-        KernelsMissing: the layers have several.
+        KernelsMissing: the layers have several, or a weight that the kernel reads unquantized is not.
     """
+    _require_plain(weights, spec)
     head = weights.get("head.weight")
     head_format = f"+{head.packed.name}" if isinstance(head, QuantizedStorage) else ""
-    names, layers = layer_weights(spec), range(len(spec.layers))
-    held = [_first(weights.get(f"layers.{layer}.{name}")) for layer in layers for name in names]
+    layers, indices = require_repeated(spec), range(len(spec.layers))
+    held = [_first(weights.get(name)) for index in indices for name in layer_weights(layers, index)]
     formats = {
         weight.packed.name if isinstance(weight, QuantizedStorage) else "bf16"
         for weight in held
@@ -72,6 +76,18 @@ def weight_format_of(weights: NamedWeights, spec: ModelSpec) -> str:
     if len(formats) != 1:
         raise KernelsMissing(f"its layers have weights in several formats: {', '.join(sorted(formats))}")
     return formats.pop() + head_format
+
+
+def _require_plain(weights: NamedWeights, spec: ModelSpec) -> None:
+    """Refuse the weights of a Gated DeltaNet beside its projections unless the kernel reads their dtypes."""
+    layers = require_repeated(spec)
+    for index in range(len(spec.layers)):
+        for name, dtype in zip(delta_weights(layers, index), DELTA_DTYPES, strict=False):
+            weight: Any = weights[name]
+            held = weight.storage if isinstance(weight, PackedMatrix) else weight
+            if isinstance(held, QuantizedStorage) or held.dtype != dtype:
+                what = held.packed.name if isinstance(held, QuantizedStorage) else held.dtype
+                raise KernelsMissing(f"{name} is held in {what}; the persistent kernel reads {dtype}.")
 
 
 def _first(weight: HeldWeight) -> HeldWeight:
