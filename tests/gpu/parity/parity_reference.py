@@ -3,12 +3,14 @@
 Transformers in bf16 also keeps the residual stream and the angles of RoPE in bf16, which costs far more than
 necessary. So there is a third reference: float32 in which the output of every linear layer and norm is
 rounded to bf16, as activations in bf16 must be. Its distance from float32 is called the noise of bf16.
+:meth:`Reference.noise` samples it: on other grids, and of recurrent mixers' convolutions and norms as well.
 """
 
 from __future__ import annotations
 
 import copy
 import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -65,6 +67,24 @@ class Reference:
             found = model.lm_head(hidden).float().cpu().numpy() * _logits_scale(model)
         return Seen(streams, found, routes or (), scores)
 
+    def noise(self, tokens: list[int], seed: int, *, routes: Sequence[np.ndarray] | None = None) -> Seen:
+        """Compute one sequence in float32, rounded to bf16 on a grid of its own wherever our kernels round.
+
+        An activation is rounded times a factor below 2, another for each: as coarsely as bf16.
+        """
+        ids, random = torch.tensor([tokens], device=self._device), np.random.default_rng(seed)
+
+        def rounded(value: Any) -> Any:
+            factor = 1 + random.random()
+            return (value * factor).to(torch.bfloat16).to(value.dtype) / factor
+
+        model = self.float32
+        with torch.inference_mode(), _rounded_everywhere(model, rounded), experts_of(routes) as scores:
+            with _watched(model) as streams:
+                hidden = model.model(ids, use_cache=False).last_hidden_state[0, -1:]
+            found = model.lm_head(hidden).float().cpu().numpy() * _logits_scale(model)
+        return Seen(streams, found, routes or (), scores)
+
     def close(self) -> None:
         """Give the memory back."""
         del self.float32, self.bf16
@@ -100,19 +120,37 @@ def _logits_scale(model: Any) -> np.float32:
 
 def _rounded(model: Any) -> AbstractContextManager[None]:
     """Round the outputs of linear layers, experts and norms to bf16, except the logits."""
+    return _hooked(
+        _modules(model, "Experts", "RMSNorm"),
+        lambda _module, _inputs, output: output.to(torch.bfloat16).to(output.dtype),
+    )
 
-    def rounded(_module: Any, _inputs: Any, output: Any) -> Any:
-        return output.to(torch.bfloat16).to(output.dtype)
 
+@contextmanager
+def _rounded_everywhere(model: Any, rounded: Callable[[Any], Any]) -> Iterator[None]:
+    """Round these, gated norms, and the convolutions before a recurrence, which are no modules."""
+    file = sys.modules[type(model).__module__]
+    convolve = getattr(file, "causal_conv1d_fn", None)
+    if convolve is not None:
+        file.causal_conv1d_fn = lambda *given, **named: rounded(convolve(*given, **named))
+    modules = _modules(model, "Experts", "RMSNorm", "RMSNormGated")
+    try:
+        with _hooked(modules, lambda _module, _inputs, output: rounded(output)):
+            yield
+    finally:
+        if convolve is not None:
+            file.causal_conv1d_fn = convolve
+
+
+def _modules(model: Any, *names: str) -> list[Any]:
+    """Return linear layers, and modules whose classes' names end with one of ``names``."""
     modules = list(model.model.modules())
-    linears = [
+    assert any(type(module).__name__.endswith("RMSNorm") for module in modules), "norms have another name now"
+    return [
         module
         for module in modules
-        if isinstance(module, torch.nn.Linear) or type(module).__name__.endswith("Experts")
+        if isinstance(module, torch.nn.Linear) or type(module).__name__.endswith(names)
     ]
-    norms = [module for module in modules if type(module).__name__.endswith("RMSNorm")]
-    assert norms, "transformers names its norms otherwise now"
-    return _hooked((*linears, *norms), rounded)
 
 
 @contextmanager
