@@ -14,10 +14,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from moe_cases import Mixture, Moe, bits, float32, spread  # noqa: E402
 
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device  # noqa: E402
-from wisp_runtime.ops.cuda.moe.plan import WIDE_ROW_TILES, Tile, mma_tile  # noqa: E402
+from wisp_runtime.ops.cuda.moe.plan import WIDE_TOKENS, Tile, mma_tile  # noqa: E402
 from wisp_runtime.ops.protocol.moe import Routing  # noqa: E402
-
-WIDTHS = list(WIDE_ROW_TILES)
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def routed(random, tokens, chosen, experts, kind="random"):
     return chosen_experts, random.random(chosen_experts.shape, np.float32)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", WIDE_TOKENS)
 @pytest.mark.parametrize(
     ("experts", "chosen", "hidden", "inner", "has_bias"),
     [(8, 2, 256, 200, True), (64, 6, 136, 72, False), (8, 3, 2048, 768, False), (5, 3, 1032, 136, True)],
@@ -63,7 +61,7 @@ def test_a_row_has_the_same_bits_at_every_tile_and_batch_and_nan_stays_in_its_ow
     experts, weights = routed(random, 2048, 4, 16)
     held = to_device(random.standard_normal((2048, 384), np.float32).astype(BF16))
     complete = bits(mixed(moe, mixture, held, experts, weights, Tile(192, is_wide=True)))
-    for width in WIDTHS:
+    for width in WIDE_TOKENS:
         for first, end in ((0, 2048), (5, 6), (5, 305)):
             part = held[first:end], experts[first:end], weights[first:end]
             found = bits(mixed(moe, mixture, *part, Tile(width, is_wide=True)))

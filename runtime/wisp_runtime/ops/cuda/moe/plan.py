@@ -22,8 +22,11 @@ ROUTER_TOKENS = (8, 64)
 ROUTER_EXPERTS = 64
 """Experts of such a tile."""
 
-WIDE_ROW_TILES = {128: 3, 192: 3, 256: 2}
-"""Tokens of the tiles of Hopper's ``experts.cu``, and their 64-row tiles."""
+WIDE_TOKENS = (128, 192)
+"""Tokens of the tiles of Hopper's ``experts.cu``."""
+
+WIDE_ROW_TILES = 3
+"""64-row tiles of each of them."""
 
 WIDE_BARRIER_BYTES = 256
 """Shared memory of its barriers."""
@@ -84,7 +87,7 @@ def wide_tile(pairs: int, experts: int) -> Tile | None:
 
 def wide_entry(width: int, is_gated: bool) -> str:
     """Return Hopper's kernel of a tile's tokens."""
-    return f"experts_{'swiglu_' if is_gated else ''}{'tall_' if WIDE_ROW_TILES[width] == 3 else ''}n{width}"
+    return f"experts_{'swiglu_' if is_gated else ''}tall_n{width}"
 
 
 def experts_entry(packed: PackedFormat | None, width: int) -> str:

@@ -106,8 +106,7 @@ class WideExperts:
     def _launch(
         self, positions: int, matrices: ExpertMatrices, ordered: SortedPairs, is_gated: bool
     ) -> _Launch:
-        first, width = matrices.first, ordered.tile.width
-        row_tiles = WIDE_ROW_TILES[width]
+        first, width, row_tiles = matrices.first, ordered.tile.width, WIDE_ROW_TILES
         depth = stages(width, self._device.shared_bytes, row_tiles)
         m_tiles = -(-first.outputs // (ROW_TILE * row_tiles))
         return _Launch(
