@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from wisp_plan.families.dense import Defaults
 from wisp_plan.families.hybrid.delta_net_decoder import read_delta_net_decoder
 from wisp_plan.families.mixtures.experts import with_mixtures
@@ -15,9 +13,8 @@ ARCHITECTURES = ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")
 
 
 def translate(reader: ConfigReader) -> ModelSpec:
-    """Read the text model of a Qwen3.5-MoE's ``config.json``."""
-    moe = read_shared_mixture(reader, experts=256, chosen=8, inner=512)
-    moe = replace(moe, router=replace(moe.router, normalizes=True))  # whatever norm_topk_prob says
+    """Read the text model of a Qwen3.5-MoE's ``config.json``, whatever its ``norm_topk_prob``."""
+    moe = read_shared_mixture(reader, experts=256, chosen=8, inner=512, normalizes=True)
     spec = read_delta_net_decoder(
         reader,
         ARCHITECTURES[0],

@@ -21,5 +21,6 @@ def translate(reader: ConfigReader) -> ModelSpec:
         defaults=Defaults(kv_heads=2, head_size=256, inner=5632),
         is_grouped=True,
     )
-    moe = read_shared_mixture(reader, experts=512, chosen=10, inner=512)
+    normalizes = reader.flag("norm_topk_prob", True)
+    moe = read_shared_mixture(reader, experts=512, chosen=10, inner=512, normalizes=normalizes)
     return with_mixtures(spec, moe, read_sparse_layers(reader, len(spec.layers)))

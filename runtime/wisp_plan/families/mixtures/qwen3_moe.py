@@ -24,7 +24,8 @@ def translate(reader: ConfigReader) -> ModelSpec:
         defaults=Defaults(kv_heads=4),
         has_qk_norm=True,
     )
-    moe = read_qwen_mixture(reader, experts=128, chosen=8, inner=768, normalizes=False)
+    normalizes = reader.flag("norm_topk_prob", False)
+    moe = read_qwen_mixture(reader, experts=128, chosen=8, inner=768, normalizes=normalizes)
     return with_mixtures(spec, moe, read_sparse_layers(reader, len(spec.layers)))
 
 

@@ -18,20 +18,18 @@ def read_qwen_mixture(
     Args:
         experts, chosen, inner: defaults of ``num_experts``, ``num_experts_per_tok`` and
             ``moe_intermediate_size``.
-        normalizes: default of ``norm_topk_prob``.
+        normalizes: whether the weights of the chosen are divided by their sum.
     """
     experts = read_experts(reader, "num_experts", "num_local_experts", default=experts)
-    router = RouterSpec(
-        experts,
-        read_chosen(reader, experts, chosen),
-        normalizes=reader.flag("norm_topk_prob", normalizes),
-    )
+    router = RouterSpec(experts, read_chosen(reader, experts, chosen), normalizes=normalizes)
     return MoeSpec(router, reader.integer("moe_intermediate_size", inner))
 
 
-def read_shared_mixture(reader: ConfigReader, *, experts: int, chosen: int, inner: int) -> MoeSpec:
+def read_shared_mixture(
+    reader: ConfigReader, *, experts: int, chosen: int, inner: int, normalizes: bool
+) -> MoeSpec:
     """Read a mixture with a gated shared expert; arguments as of :func:`read_qwen_mixture`."""
-    moe = read_qwen_mixture(reader, experts=experts, chosen=chosen, inner=inner, normalizes=True)
+    moe = read_qwen_mixture(reader, experts=experts, chosen=chosen, inner=inner, normalizes=normalizes)
     shared = DenseSpec(reader.integer("shared_expert_intermediate_size", inner))
     return replace(moe, shared=shared, has_shared_gate=True)
 
