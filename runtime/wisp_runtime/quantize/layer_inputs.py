@@ -21,6 +21,7 @@ from wisp_runtime.models.decoder import Layer
 from wisp_runtime.models.load import Checkpoint
 from wisp_runtime.models.single_sequence import BLOCK_TOKENS, blocks_of, sequence_batch
 from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.protocol.attention import QkvProjection
 from wisp_runtime.ops.protocol.ops import Ops
 from wisp_runtime.ops.protocol.upload import STORED
 from wisp_runtime.weights.arena import Weights
@@ -129,9 +130,9 @@ class _RecordingOps:
         self._keep(x, weight)
         return self._ops.scaled_swiglu(x, weight, *rest)
 
-    def project_qkv(self, x: Array, weight: Any, *rest: Any, **named: Any) -> Array:
-        self._keep(x, weight)
-        return self._ops.project_qkv(x, weight, *rest, **named)
+    def project_qkv(self, x: Array, projection: QkvProjection, *rest: Any) -> Array:
+        self._keep(x, projection.weight)
+        return self._ops.project_qkv(x, projection, *rest)
 
     def _keep(self, x: Array, weight: Any) -> None:
         self.inputs.setdefault(self._names[id(weight)], []).append(x.copy())

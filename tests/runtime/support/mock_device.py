@@ -89,7 +89,8 @@ class MockOps(CpuOps):
     def logits(self, x, weight):
         return self.launch("logits", len(x), weight.outputs)
 
-    def project_qkv(self, x, weight, bias, heads, rope, batch, keys, values, encoding):
+    def project_qkv(self, x, projection, batch, keys, values, encoding):
+        heads = projection.heads
         return self.launch("project_qkv", len(x), heads.queries, heads.size)
 
     def paged_attention(self, q, keys, values, batch, *, scale, window, sinks, encoding):

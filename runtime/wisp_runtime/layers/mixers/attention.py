@@ -9,7 +9,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.linear import Linear
-from wisp_runtime.ops.protocol.attention import HeadLayout
+from wisp_runtime.ops.protocol.attention import HeadLayout, QkvProjection
 
 
 class Attention:
@@ -23,12 +23,11 @@ class Attention:
     def __init__(self, context: LayerContext, spec: AttentionSpec) -> None:
         weights, name = context.weights, context.prefix
         self._ops, self._spec, self._place = context.ops, spec, (context.index, context.part)
-        self._rope, self._scale = context.ropes.of(spec), spec.score_scale
-        self._qkv, self._qkv_bias = weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias")
+        self._scale = spec.score_scale
         self._sinks = weights[f"{name}.sinks"] if spec.has_sinks else None
         self._output = Linear(context.ops, weights, f"{name}.output")
         norms = context.norms
-        self._heads = HeadLayout(
+        heads = HeadLayout(
             spec.heads,
             spec.kv_heads,
             spec.head_size,
@@ -36,6 +35,9 @@ class Attention:
             weights.get(f"{name}.k_norm.weight"),
             norms.eps,
             norms.is_zero_centred,
+        )
+        self._qkv = QkvProjection(
+            weights[f"{name}.qkv.weight"], weights.get(f"{name}.qkv.bias"), heads, context.ropes.of(spec)
         )
 
     def __call__(self, x: Array, batch: Batch, cache: ModelCache, rows: Array | None = None) -> Array:
@@ -48,7 +50,7 @@ class Attention:
         layer = cache.of_layer(*self._place)
         keys, values = layer.arrays
         batch = batch.of_group(layer.group)
-        arguments = x, self._qkv, self._qkv_bias, self._heads, self._rope, batch, keys, values, layer.encoding
+        arguments = x, self._qkv, batch, keys, values, layer.encoding
         q, gate = (
             ops.project_gated_qkv(*arguments) if spec.has_output_gate else (ops.project_qkv(*arguments), None)
         )

@@ -10,7 +10,7 @@ from wisp_runtime.ops.cpu.compact import CompactMatrix
 from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.cpu.paged_attention import PagedAttention
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, HeadLayout, KvEncoding, RopeTable
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding, QkvProjection
 
 
 class HeadProjections(PagedAttention):
@@ -27,38 +27,32 @@ class HeadProjections(PagedAttention):
     def project_qkv(
         self,
         x: Array,
-        weight: PackedMatrix | CompactMatrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         batch: Batch,
         keys: Array,
         values: Array,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """See :func:`.reference.linear`, :func:`.reference.rope` and :func:`.reference.write_kv`."""
-        qkv = self.linear(x, weight, bias)
+        qkv, heads = self.linear(x, projection.weight, projection.bias), projection.heads
         checks.columns("qkv", qkv, (heads.queries + 2 * heads.keys) * heads.size)
-        return self._finish(qkv, heads, rope, batch, keys, values, encoding)
+        return self._finish(qkv, projection, batch, keys, values, encoding)
 
     def project_gated_qkv(
         self,
         x: Array,
-        weight: PackedMatrix | CompactMatrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         batch: Batch,
         keys: Array,
         values: Array,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> tuple[Array, Array]:
         """See :meth:`project_qkv`; the gate is as the GEMM leaves it."""
-        projected = self.linear(x, weight, bias)
+        projected, heads = self.linear(x, projection.weight, projection.bias), projection.heads
         gates = heads.queries * heads.size
         checks.columns("qkv and gate", projected, gates + (heads.queries + 2 * heads.keys) * heads.size)
         qkv, gate = projected[:, :-gates], projected[:, -gates:]
-        return self._finish(qkv, heads, rope, batch, keys, values, encoding), gate
+        return self._finish(qkv, projection, batch, keys, values, encoding), gate
 
     def gate_heads(self, mixed: Array, gate: Array, rows: Array | None = None) -> Array:
         """See :func:`.reference.gate_heads`."""
@@ -76,14 +70,14 @@ class HeadProjections(PagedAttention):
     def _finish(
         self,
         qkv: Array,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         batch: Batch,
         keys: Array,
         values: Array,
         encoding: KvEncoding,
     ) -> Array:
         """Norm and rotate the heads of Q and K, write K and V, return Q."""
+        heads, rope = projection.heads, projection.rope
         split = qkv.reshape(len(qkv), -1, heads.size)
         q, k = split[:, : heads.queries], split[:, heads.queries : heads.queries + heads.keys]
         for part, norm in ((q, heads.q_norm), (k, heads.k_norm)):

@@ -42,6 +42,24 @@ class RopeTable:
 
 
 @dataclass(frozen=True, slots=True)
+class QkvProjection:
+    """Projection of a layer to its heads.
+
+    Attributes:
+        weight: ``[(Hq + 2 Hkv) Dh, D]``, Q above K above V, above a gate as wide as Q if there is one;
+            interleaved for RoPE only where :meth:`.weights.WeightOps.row_permutation` gave it.
+        bias: a number for each of its rows, permuted alike, or None.
+        heads: head counts of a row, and the norms of Q and K.
+        rope: the cosines and sines of every position.
+    """
+
+    weight: Matrix
+    bias: Array | None
+    heads: HeadLayout
+    rope: RopeTable
+
+
+@dataclass(frozen=True, slots=True)
 class KvEncoding:
     """Encoding of one layer's cached keys and values.
 
@@ -66,10 +84,7 @@ class AttentionOps(Protocol):
     def project_qkv(
         self,
         x: Array,
-        weight: Matrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         batch: Batch,
         keys: Array,
         values: Array,
@@ -79,11 +94,7 @@ class AttentionOps(Protocol):
 
         Args:
             x: ``[N, D]``.
-            weight: ``[(Hq + 2 Hkv) Dh, D]``, Q above K above V; interleaved for RoPE only where
-                :meth:`.weights.WeightOps.row_permutation` gave it.
-            bias: ``[(Hq + 2 Hkv) Dh]`` permuted alike, or None.
-            heads: head counts of a row, and the norms of Q and K.
-            rope: the cosines and sines of every position.
+            projection: weights, heads and RoPE of the layer.
             batch: the step; ``positions`` and ``slots`` are read.
             keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``; of a row's bytes if quantized.
             encoding: their format and scales.
@@ -96,16 +107,13 @@ class AttentionOps(Protocol):
     def project_gated_qkv(
         self,
         x: Array,
-        weight: Matrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         batch: Batch,
         keys: Array,
         values: Array,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> tuple[Array, Array]:
-        """Compute :meth:`project_qkv` with a gate as wide as Q, whose rows of ``weight`` are below V's.
+        """Compute :meth:`project_qkv` with a gate as wide as Q, whose rows of the weight are below V's.
 
         Returns:
             Q, and the gate ``[N, Hq Dh]`` without norm and RoPE; rows of both may be apart.

@@ -20,6 +20,7 @@ from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, Sha
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.gemm import planner
 from wisp_runtime.ops.cuda.moe.plan import MOE_KERNELS
+from wisp_runtime.ops.protocol.attention import QkvProjection
 
 
 class FakeArray:
@@ -112,9 +113,8 @@ class QkvPath:
         table = np.zeros((9, rotary_size // 2))
         rotary = SimpleNamespace(cosines=table, sines=table)
         weight = SimpleNamespace(permutation=permutation, outputs=4 * size)
-        return self.ops.project_qkv(
-            np.zeros((tokens, 8)), weight, None, heads, rotary, MagicMock(), None, None
-        )
+        projection = QkvProjection(weight, None, heads, rotary)
+        return self.ops.project_qkv(np.zeros((tokens, 8)), projection, MagicMock(), None, None)
 
 
 def test_a_gemm_applies_rope_where_it_can(ops):

@@ -8,10 +8,10 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops.cuda.attention.rope import Rope
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.elementwise.gate import GateHeads
-from wisp_runtime.ops.cuda.gemm.linear import Linear, Matrix
+from wisp_runtime.ops.cuda.gemm.linear import Linear
 from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, HeadLayout, KvEncoding, RopeTable
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding, QkvProjection
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
 
 MAX_FUSED_ROPE_TOKENS = 768
@@ -30,10 +30,7 @@ class HeadProjection:
     def project_qkv(
         self,
         x: Array,
-        weight: Matrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         batch: Batch,
         keys: Array,
         values: Array,
@@ -44,28 +41,25 @@ class HeadProjection:
         Into a quantized cache K and V go through the scratch cache.
         """
         if not encoding.format.is_quantized:
-            return self._project(x, weight, bias, heads, rope, batch.positions, batch.slots, keys, values)
-        tokens, block_tokens = len(x), keys.shape[2]
+            return self._project(x, projection, batch.positions, batch.slots, keys, values)
+        tokens, block_tokens, heads = len(x), keys.shape[2], projection.heads
         k, v = self._kv.scratch(heads.keys, block_tokens, heads.size, -(-tokens // block_tokens))
         slots = self._kv.scratch_slots(tokens)
-        q = self._project(x, weight, bias, heads, rope, batch.positions, slots, k, v)
+        q = self._project(x, projection, batch.positions, slots, k, v)
         self._kv.store(k, v, batch.slots, keys, values, encoding)
         return q
 
     def project_gated_qkv(
         self,
         x: Array,
-        weight: Matrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         batch: Batch,
         keys: Array,
         values: Array,
         encoding: KvEncoding = UNQUANTIZED,
     ) -> tuple[Array, Array]:
         """Launch as :meth:`project_qkv` does; the gate stays where the GEMM left it, behind V."""
-        q = self.project_qkv(x, weight, bias, heads, rope, batch, keys, values, encoding)
+        q, heads = self.project_qkv(x, projection, batch, keys, values, encoding), projection.heads
         first = (heads.queries + 2 * heads.keys) * heads.size
         shape = len(x), heads.queries * heads.size
         return q, _columns(q.data, first, shape, q.strides[0])
@@ -77,19 +71,17 @@ class HeadProjection:
     def _project(
         self,
         x: Array,
-        weight: Matrix,
-        bias: Array | None,
-        heads: HeadLayout,
-        rope: RopeTable,
+        projection: QkvProjection,
         positions: Array,
         slots: Array,
         keys: Array,
         values: Array,
     ) -> Array:
+        weight, bias, heads = projection.weight, projection.bias, projection.heads
         sizes = heads.queries, heads.keys, heads.size
-        tables = rope.cosines, rope.sines
+        tables = projection.rope.cosines, projection.rope.sines
         written = positions, slots, keys, values
-        if len(x) <= self._max_fused_rope_tokens and self._can_fuse_rope(weight, heads, rope):
+        if len(x) <= self._max_fused_rope_tokens and self._can_fuse_rope(projection):
             return self._linear.rotary(x, weight, bias, sizes, *tables, *written, out_name="qkv")
         qkv = self._linear(x, weight, bias, out_name="qkv")
         columns = (heads.queries + 2 * heads.keys) * heads.size
@@ -102,11 +94,12 @@ class HeadProjection:
         }
         return self._rope(qkv, sizes, *norms, *tables, *written, **options)
 
-    def _can_fuse_rope(self, weight: Matrix, heads: HeadLayout, rope: RopeTable) -> bool:
+    def _can_fuse_rope(self, projection: QkvProjection) -> bool:
+        weight, heads = projection.weight, projection.heads
         if interleaved_head_size(weight.permutation):
             return True
         is_all = weight.outputs == (heads.queries + 2 * heads.keys) * heads.size
-        is_tile = heads.size == ROW_TILE and 2 * rope.cosines.shape[1] == ROW_TILE
+        is_tile = heads.size == ROW_TILE and 2 * projection.rope.cosines.shape[1] == ROW_TILE
         has_norms = heads.q_norm is not None or heads.k_norm is not None
         return self._linear.fuses_rope and is_all and is_tile and not has_norms
 
