@@ -165,7 +165,7 @@ def test_build_for_a_model_that_cannot_have_a_decode_step_says_why(compiler, tmp
     (tmp_path / "config.json").write_text(json.dumps(shape_config("toy")))
     done = run("build", "--arch", "sm_90a", "--out", str(tmp_path / "out"), "--for", str(tmp_path))
     assert done.exit_code == 1
-    assert "heads of 16 channels, not 64 or 128. It is served all the same" in done.stderr
+    assert "heads of 16 channels, not 64, 128 or 256. It is served all the same" in done.stderr
 
 
 def test_list_as_json_says_what_is_compiled(compiler, tmp_path):
