@@ -126,6 +126,9 @@ class EmulatedGpu:
 
     def view(self, buffer: Buffer) -> HostArray:
         """Return a declared buffer."""
+        known = self._buffers.get(buffer.name)
+        if buffer.is_zeroed and (known is None or known.nbytes < buffer.size_bytes):
+            self._buffers[buffer.name] = to_gpu(np.zeros(buffer.size_bytes, np.uint8)).host
         return self.array(buffer.name, buffer.shape, np.dtype(buffer.dtype))
 
 

@@ -21,6 +21,7 @@ struct Dim3 {
 };
 
 constexpr uint32_t kSharedBytes = 256 * 1024;  // of a block: what 18 bits can name
+constexpr uint32_t kFixedBytes = 24 * 1024;    // of these, at the end, memory of a fixed size
 constexpr int kRankShift = 24;                 // mapa's addresses: rank + 1 above this bit
 
 struct Block;
@@ -75,6 +76,7 @@ class Machine {
   int cluster_size = 1;
   Fiber* current = nullptr;
   int64_t clock = 0;
+  uint32_t fixed_bytes = 0;  // of all declarations of shared memory that a kernel has come to
 
   void seed(unsigned value) { random_.seed(value); }
   // Run a grid to its end; returns why it did not come to one, or "".

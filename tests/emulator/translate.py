@@ -16,6 +16,7 @@ HERE = Path(__file__).parent
 _ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SHARED = re.compile(r"extern\s+__shared__\s+(?:alignas\(\d+\)\s*)?(\w[\w\s]*?)\s+(\w+)\[\];")
+_FIXED = re.compile(r"(?<!extern )__shared__\s+(\w+(?:<[^;=]*>)?)\s+(\w+)((?:\[[^\]]+\])*);")
 _KERNEL = re.compile(r"__global__\s+void\s+__launch_bounds__\s*\([^)]*\)\s*(\w+)\s*\(")
 _OPERAND = re.compile(r"%(\d+)|(?<![\w.%])(0x[0-9A-F]+|\d+)\b")
 
@@ -35,6 +36,7 @@ def translate(source: Path, includes: list[Path], defines: list[str]) -> str:
         [*command, *defines, str(source)], check=True, capture_output=True, text=True
     ).stdout
     text = _SHARED.sub(r"\1* const \2 = emulator::dynamic_shared<\1>();", _without_assembly(text))
+    text = _FIXED.sub(r"using \2_t = \1\3; \2_t& \2 = emulator::fixed_shared<\2_t, __COUNTER__>();", text)
     text = text.replace("__shared__ ", "emulator::refuse_static_shared(); static ")
     names = _KERNEL.findall(text)
     text = _KERNEL.sub(r"void \1(", text)

@@ -4,11 +4,13 @@
 //   keys, values : [P, Hkv, Tb, Dh] bf16     query_starts : [B + 1] int32     contexts : [B] int32 tokens in the cache
 //   tables : [B, W] int32, a sequence's KV blocks
 //   out   : [N, Hq * Dh] bf16; rows of sequences without context, or with another number of queries than one, are
-//   skipped partials : [M * G, Dh] float32     stats : [M * G] (maximum, sum)     M = 2 Hkv * `filling` splits at most
+//   skipped partials : [M * G, Dh] float32     stats : [M * G] (maximum, sum)     M = 2 Hkv * `filling` splits at most,
+//   Hkv * B * `own_splits` where these are not 0
 //   arrived : [B * Hkv] uint32, zero before and after; it, partials and stats serve sequences of several splits
 //   sinks : [Hq] float32 or null: one more logit of each head's softmax, not scaled, without a value
 //   math  : bf16 tensor-core operands, float32 sums; probabilities rounded to bf16; softmax in float32, base 2
-//   grid  : (Hkv, filling + B), or less where contexts are short    block : (128, 1, 1); (64, 1, 1) above Dh 128
+//   grid  : (Hkv, filling + B or B * own_splits), or less where contexts are short
+//   block : (128, 1, 1); (64, 1, 1) above Dh 128
 //   shared: warps * 2 * 2 * 16 * (size + 8) * 2 B, size = the entry's; and 1 KB static
 //   needs : Dh % 8 == 0 up to the entry's size (64, 80, 96, 128, 192, 256); G <= 8, or 16 (entries ending in _wide);
 //           Tb % 8 == 0; 16-byte aligned arrays (ops/cuda/attention/decode_attention.py checks)

@@ -2,6 +2,7 @@
 //
 // Sequences are split into ranges of about equal length, so many that they fill the GPU, however unequal the sequences
 // are. The grid depends on the size of the batch alone, so one CUDA graph serves all contexts; surplus blocks exit.
+// Batch-invariant (`own_splits`), a sequence is split by its own length alone, whatever else is in the batch.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 constexpr int kMinSplitTiles = WISP_DECODE_MIN_SPLIT_TILES;  // fewest tiles of a split, unless it is alone
 constexpr int kMaxSplits = WISP_DECODE_MAX_SPLITS;           // of a sequence: the last block to arrive combines them
+constexpr int kOwnSplitTiles = WISP_DECODE_OWN_SPLIT_TILES;  // of a split that follows from its sequence alone
 
 // By value, as ops/cuda/attention/decode_attention.py fills it.
 struct Shape {
@@ -20,6 +22,7 @@ struct Shape {
   unsigned reciprocal;  // of Tb: ceil(2^32 / Tb), so that a high product divides tokens below 2^32 / Tb
   int filling;          // splits that fill the GPU, for each KV head
   int window;           // tokens that a query attends to, its own included
+  int own_splits;       // batch-invariant: splits of a sequence at most; 0: they depend on the batch
   float scale;          // score scale, times log2(e)
 };
 
@@ -70,15 +73,18 @@ __device__ __forceinline__ int split_tiles(int total_tiles, int filling) {
 // Find split number `index` of all sequences' splits, in order. Every warp computes it by itself.
 __device__ __forceinline__ WorkTile find_work_tile(int index, const Sequences& batch, const Shape& shape) {
   const int lane = threadIdx.x % 32;
-  int total = 0;
+  int max_tiles = kOwnSplitTiles, max_splits = shape.own_splits;
+  if (max_splits == 0) {
+    int total = 0;
 #pragma unroll 4
-  for (int base = 0; base < shape.sequences; base += 32) total += VisibleRange(base + lane, batch, shape).tiles;
-  const int max_tiles = split_tiles(__reduce_add_sync(kWholeWarp, total), shape.filling);
+    for (int base = 0; base < shape.sequences; base += 32) total += VisibleRange(base + lane, batch, shape).tiles;
+    max_tiles = split_tiles(__reduce_add_sync(kWholeWarp, total), shape.filling), max_splits = kMaxSplits;
+  }
 
   int before = 0;  // splits of the sequences before; upper 16 bits: of those with several splits
   for (int base = 0; base < shape.sequences; base += 32) {
     const VisibleRange visible(base + lane, batch, shape);
-    const int splits = min((visible.tiles + max_tiles - 1) / max_tiles, kMaxSplits);
+    const int splits = min((visible.tiles + max_tiles - 1) / max_tiles, max_splits);
     const int counted = splits > 1 ? splits << 16 | splits : splits;
     int sum = counted;
 #pragma unroll

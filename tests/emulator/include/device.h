@@ -176,6 +176,15 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
   for (int lane = 0; lane < 32; lane++) most = std::max(most, emulator::shown<unsigned>(all.words[lane][0]));
   return most;
 }
+inline int __reduce_add_sync(unsigned, int value) {
+  const emulator::Shown all = emulator::show_to_warp(value);
+  int sum = 0;
+  for (int lane = 0; lane < 32; lane++) sum += emulator::shown<int>(all.words[lane][0]);
+  return sum;
+}
+inline unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32);
+}
 inline int __popc(unsigned bits) {
   return std::popcount(bits);
 }

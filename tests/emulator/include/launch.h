@@ -13,7 +13,15 @@ T* dynamic_shared() {
   return reinterpret_cast<T*>(machine.current->block->shared);
 }
 
-// What is shared must be dynamic; kernels that are not launched may be compiled.
+// Shared memory of a fixed size, a number a declaration: behind what may be dynamic.
+template <class T, int kDeclaration>
+T& fixed_shared() {
+  static const uint32_t begin = machine.fixed_bytes += (sizeof(T) + 15) / 16 * 16;
+  if (begin > kFixedBytes) machine.fault("too much shared memory of a fixed size");
+  return *reinterpret_cast<T*>(machine.current->block->shared + kSharedBytes - begin);
+}
+
+// Several in one declaration are not translated; kernels that are not launched may be compiled.
 inline void refuse_static_shared() {
   machine.fault("shared memory of a fixed size is not emulated");
 }

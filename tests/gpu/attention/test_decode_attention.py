@@ -204,6 +204,34 @@ def test_the_order_of_arrival_does_not_change_a_bit(device, random):
     assert not cp.asnumpy(arrived).any()
 
 
+@pytest.mark.parametrize(("heads", "block_tokens"), MODELS)
+@pytest.mark.parametrize("window", [None, 128])
+def test_batch_invariant_splits_give_a_sequence_the_same_bits_in_any_batch(
+    device, random, heads, block_tokens, window
+):
+    case = make(random, heads, block_tokens, [*CONTEXTS, 3000], window=window)
+    case.sinks = random.uniform(-3, 12, heads[0]).astype(np.float32)
+    attention = DecodeAttention(device)
+    attention.set_batch_invariant()
+    together = attend(device, case, attention=attention, max_context=4096)
+    assert_close(together, case.expected())
+    for rows in ([len(CONTEXTS)], [0], [12, 11, 3], [5, len(CONTEXTS), 5, 5]):
+        contexts = [case.batch.context_lengths_host[row] for row in rows]
+        starts = np.arange(len(rows) + 1, dtype=np.int32)
+        batch = replace(
+            case.batch,
+            query_starts=starts,
+            context_lengths=np.array(contexts, np.int32),
+            block_tables=case.batch.block_tables[rows],
+            query_starts_host=tuple(map(int, starts)),
+            context_lengths_host=tuple(contexts),
+        )
+        found = attend(
+            device, replace(case, q=case.q[rows], batch=batch), attention=attention, max_context=4096
+        )
+        assert np.array_equal(found, together[rows])
+
+
 def buffers(sequences, heads, head_size):
     return *decode_attention(DECODE_PARTIAL_ROWS, head_size), decode_arrivals(sequences, heads)
 

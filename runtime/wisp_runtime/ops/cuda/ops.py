@@ -130,7 +130,7 @@ class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, Scaling, CudaMo
             self._kv.reserve(scratch_blocks(step), step.block_tokens)
 
     def set_batch_invariant(self) -> None:
-        """Split no GEMM along K and no attention along KV; see ``Ops``.
+        """Split no GEMM along K, no prompt along KV, and a sequence that decodes by its length; see ``Ops``.
 
         Raises:
             ConfigError: the GPU is no Hopper.
@@ -143,6 +143,7 @@ class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, Scaling, CudaMo
             self.gpu, data_parallel_plan, quantized_planner=unsplit_quantized, rounds_tokens=False
         )
         self._prefill_attention.set_batch_invariant()
+        self._decode_attention.set_batch_invariant()
         self._is_batch_invariant = True
         self._max_fused_rope_tokens = 0
 

@@ -2,7 +2,7 @@
 
 Long sequences are split along KV, so that all thread blocks have about as much to do. The device does that
 from the contexts, in a grid that follows from the batch's size and the model alone: one CUDA graph serves all
-lengths.
+lengths. In batch-invariant mode a sequence is split by its own length alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_plan.kv_formats.format import KvFormat
+from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_plan.memory.buffers.attention import DECODE_PARTIAL_ROWS, decode_arrivals, decode_attention
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_runtime.batch import Array, Batch
@@ -32,6 +33,7 @@ _TILE_TOKENS = constants()["decode_tile_tokens"]
 _STAGES = constants()["decode_stages"]
 _MIN_SPLIT_TOKENS = constants()["decode_min_split_tiles"] * _TILE_TOKENS
 _MAX_SPLITS = constants()["decode_max_splits"]
+_OWN_SPLIT_TOKENS = constants()["decode_own_split_tiles"] * _TILE_TOKENS
 _NO_WINDOW = 2**31 - 1
 _BLOCKS_PER_SM = constants()["decode_blocks_per_sm"]
 
@@ -44,7 +46,7 @@ class _Shape(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("sequences", "kv_heads", "group", "head_size")),
         *((name, ctypes.c_int32) for name in ("block_tokens", "table_width")),
         ("reciprocal", ctypes.c_uint32),
-        *((name, ctypes.c_int32) for name in ("filling", "window")),
+        *((name, ctypes.c_int32) for name in ("filling", "window", "own_splits")),
         ("scale", ctypes.c_float),
     )
 
@@ -76,7 +78,12 @@ class DecodeAttention:
     def __init__(self, device: Gpu, *, blocks_per_sm: int = _BLOCKS_PER_SM) -> None:
         self._device = device
         self._wanted_blocks = blocks_per_sm * device.sm_count
+        self._is_batch_invariant = False
         self._plans: dict[object, _Plan] = {}
+
+    def set_batch_invariant(self) -> None:
+        """Split a sequence by its own length alone, whatever the batch: of :data:`BATCH_SIZES` at most."""
+        self._is_batch_invariant = True
 
     def __call__(
         self,
@@ -153,12 +160,18 @@ class DecodeAttention:
         (_, heads, size), group = q.shape, q.shape[1] // kv_heads
         visible = max_context if window is None else min(max_context, window)
         filling, splits = grid_splits(batch, kv_heads, heads, visible, self._wanted_blocks)
+        partial_splits, own = min(2 * filling, splits), 0
+        if self._is_batch_invariant:
+            own = max_own_splits(heads)
+            partial_splits = splits = batch * min(own, _splits_of(visible, _OWN_SPLIT_TOKENS))
+            rows = f"{batch} sequences of {heads} heads"
+            require_true(splits * heads <= DECODE_PARTIAL_ROWS, f"{_OP}: {rows} are too many to be split")
         entry = next(known for known in _SIZES if size <= known)
         op = op_of(encoding.format)
         warps = 4 if entry <= 128 else 2
         sizes = (
             *(q.strides[0] // 2, batch, kv_heads, group, size, block_tokens, width),
-            *(-(-(2**32) // block_tokens), filling, window or _NO_WINDOW),
+            *(-(-(2**32) // block_tokens), filling, window or _NO_WINDOW, own),
             scale * encoding.k_scale * math.log2(math.e),
         )
         is_quantized = encoding.format.is_quantized
@@ -168,7 +181,7 @@ class DecodeAttention:
             32 * warps,
             shared_bytes=warps * _warp_bytes(entry, encoding.format),
             shape=_QuantizedShape(*sizes, encoding.v_scale) if is_quantized else _Shape(*sizes),
-            buffers=_buffers(min(2 * filling, splits) * heads, size, batch, heads) if splits > batch else (),
+            buffers=_buffers(partial_splits * heads, size, batch, heads) if splits > batch else (),
         )
 
 
@@ -209,9 +222,21 @@ def grid_splits(batch: int, kv_heads: int, heads: int, visible: int, wanted_bloc
         ``(filling, splits)``: splits that fill the GPU, for each KV head, and the most there can be.
     """
     filling = max(1, min(wanted_blocks // kv_heads, DECODE_PARTIAL_ROWS // (2 * heads)))
-    # A window may begin within a tile.
-    of_sequence = min(_MAX_SPLITS, 1 + (visible - 1 + _TILE_TOKENS) // _MIN_SPLIT_TOKENS)
+    of_sequence = min(_MAX_SPLITS, _splits_of(visible, _MIN_SPLIT_TOKENS))
     return filling, min(filling + batch, batch * of_sequence)
+
+
+def max_own_splits(heads: int) -> int:
+    """Return how many splits a sequence may have where they do not depend on the batch.
+
+    So many that the partial results of all sequences of the largest step have their buffer.
+    """
+    return max(1, min(_MAX_SPLITS, DECODE_PARTIAL_ROWS // (BATCH_SIZES[-1] * heads)))
+
+
+def _splits_of(visible: int, split_tokens: int) -> int:
+    """Return how many splits ``visible`` tokens have at most; a window may begin within a tile."""
+    return 1 + (visible - 1 + _TILE_TOKENS) // split_tokens
 
 
 def _check(
