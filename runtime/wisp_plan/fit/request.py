@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.hardware.kernel_layers import require_kernels
 from wisp_plan.kv_formats.layers import KV_FORMATS, SERVED_KV_FORMATS, KvLayers
+from wisp_plan.memory.cache import model_groups, state_stride
 from wisp_plan.memory.ledger import LedgerOptions
 from wisp_plan.memory.step import MAX_SM_COUNT
 from wisp_plan.spec.attention import AttentionSpec
+from wisp_plan.spec.cache import State
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.held import BF16, FP8, ROUNDED, check_rounding
 from wisp_plan.weights.sizes import Device
@@ -135,13 +137,25 @@ class FitRequest:
         if self.has_kernels or self.quantization not in ("auto", BF16):
             _check_choice(_both("quantization"), self.quantization, self.requests if self.has_kernels else ())
         self._check_head()
-        if self.deterministic and self.kv_dtype in KV_FORMATS and self.kv.inner.is_quantized:
+        if self.deterministic:
+            self._check_deterministic(spec)
+        _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_formats)
+        self._check_kv(spec)
+
+    def _check_deterministic(self, spec: ModelSpec) -> None:
+        """Refuse what would make a request's bits depend on others."""
+        if self.kv_dtype in KV_FORMATS and self.kv.inner.is_quantized:
             raise RequestInvalid(
                 f"{_both('deterministic')} takes bf16 keys and values alone: set "
                 f"{_both('kv_cache_dtype')} to auto, or remove deterministic."
             )
-        _check_choice(_both("kv_cache_dtype"), self.kv_dtype, self.kv_formats)
-        self._check_kv(spec)
+        stride, tokens = state_stride(self.block_tokens), self.max_step_tokens
+        has_state = any(isinstance(group.spec, State) for group in model_groups(spec, self.kv))
+        if has_state and tokens is not None and tokens < stride:
+            raise RequestInvalid(
+                f"{_both('max_step_tokens')} is {tokens}; {_both('deterministic')} computes prompts of "
+                f"hybrids in chunks of {stride} tokens. Set it to {stride} or more, or to auto."
+            )
 
     def _check_head(self) -> None:
         """Refuse a format of the head that has no kernels."""

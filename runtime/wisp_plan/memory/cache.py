@@ -245,5 +245,10 @@ def cache_sizes(
     if not states:
         return CacheSizes(block_tokens, tuple(pools))
     snapshots = SNAPSHOTS_A_SEQUENCE * max_concurrent
-    stride = math.lcm(block_tokens, RECURRENCE_CHUNK_TOKENS)
+    stride = state_stride(block_tokens)
     return CacheSizes(block_tokens, tuple(pools), states, max_concurrent, snapshots, stride)
+
+
+def state_stride(block_tokens: int) -> int:
+    """Return the tokens between positions at which a recurrent state may have a snapshot."""
+    return math.lcm(block_tokens, RECURRENCE_CHUNK_TOKENS)

@@ -310,6 +310,17 @@ def test_a_request_that_memory_cannot_satisfy_is_refused(spec_of, change, said):
     assert said in caught.value.message
 
 
+def test_a_step_shorter_than_a_chunk_of_the_recurrence_is_refused_in_deterministic_mode(spec_of):
+    hybrid, settings = shape_spec("qwen3.5-9b"), {"deterministic": True, "max_step_tokens": 48}
+    for change in ({"max_step_tokens": 64}, {"deterministic": False}):
+        on("h100", hybrid, replace(request_of(), **(settings | change)))
+    with pytest.raises(
+        RequestInvalid, match=r"maxStepTokens \(--max-step-tokens\) is 48; .* chunks of 64 tok"
+    ):
+        on("h100", hybrid, replace(request_of(), **settings))
+    on("h100", spec_of("smollm2-135m"), replace(request_of(), **settings))
+
+
 def test_a_head_that_is_the_embedding_table_stays_bf16_and_that_is_said(spec_of):
     change = {"head_quantization": "fp8", "formats_available": ("bf16", "fp8")}
     spec = spec_of("smollm2-135m")

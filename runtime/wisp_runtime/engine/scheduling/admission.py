@@ -86,6 +86,12 @@ def refusal(request: Submit, limits: Limits) -> str | None:
         return why
     if why := _rule_refusal(request, limits) or _sampling_refusal(request.sampling, limits):
         return why
+    is_scored = request.sampling.prompt_logprobs is not None
+    if is_scored and limits.separate_prefill_decode and limits.cache.states:
+        return (
+            "prompt_logprobs are not computed by a model with recurrent state in deterministic mode, where "
+            "rows of logits that other requests leave must not divide a prompt; leave them out"
+        )
     # The last sampled token is never computed, so it needs no block.
     tokens = max_length(request, limits) - 1
     for pool in limits.cache.pools:

@@ -8,6 +8,9 @@ Pure, as :mod:`.scheduler`, whose rules hold but for these:
    decode steps, as they were generated. It samples nothing until it is where it was.
 3. Only blocks that hold nothing but prompt enter the prefix cache or are taken from it: a token's keys and
    values differ in their last bits between the two kinds of step.
+4. Of a model with recurrent state, a step ends a prompt, or stops at a multiple of the snapshots' stride: of
+   the chunk in which kernels compute a recurrence, whose sums then do not depend on how a prompt is divided.
+   Where a step has too few tokens or blocks left for that, the prompt waits for the next.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
 from wisp_runtime.engine.scheduling.sequence import Sequence
+from wisp_runtime.engine.scheduling.step_budget import PromptBudget
 
 
 class DeterministicScheduler(Scheduler):
@@ -40,6 +44,31 @@ class DeterministicScheduler(Scheduler):
         """Return chunks of prompts alone, admitting sequences while they fit."""
         decodes_wait = any(map(self._is_decode, self.running))
         return self._prompt_chunks(self._pace.prompt_budget(decodes_wait=decodes_wait))
+
+    def _append_prefill(
+        self, chunks: list[Chunk], sequence: Sequence, tokens: int, budget: PromptBudget
+    ) -> bool:
+        """Append a sequence's chunk, of at least the tokens that rule 4 requires, within the step's."""
+        if not self.cache.has_states:
+            return super()._append_prefill(chunks, sequence, tokens, budget)
+        left = self.limits.max_step_tokens - sum(chunk.tokens for chunk in chunks)
+        required = min(left, max(tokens, self._least_end(sequence) - sequence.computed_tokens))
+        budget.tokens -= required - tokens
+        return super()._append_prefill(chunks, sequence, required, budget)
+
+    def _reach(self, sequence: Sequence, tokens: int, length: int) -> int:
+        start, reached = sequence.computed_tokens, super()._reach(sequence, tokens, length)
+        if not self.cache.has_states or start + reached == length:
+            return reached
+        stride = self.limits.cache.stride
+        return max(0, (start + reached) // stride * stride - start)
+
+    def _least_end(self, sequence: Sequence) -> int:
+        """Return the position that a chunk of a sequence's prompt reaches at least."""
+        if not self.cache.has_states:
+            return super()._least_end(sequence)
+        stride = self.limits.cache.stride
+        return min((sequence.computed_tokens // stride + 1) * stride, sequence.prompt_tokens)
 
     def _prefill_chunk(self, sequence: Sequence, tokens: int) -> Chunk:
         start = sequence.computed_tokens

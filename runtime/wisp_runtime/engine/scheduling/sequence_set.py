@@ -61,6 +61,10 @@ class SequenceSet:
         """Return the tokens of a sequence that prefill chunks have to compute."""
         return sequence.pending_tokens
 
+    def _least_end(self, sequence: Sequence) -> int:
+        """Return the position that a chunk of a prompt reaches at least."""
+        return sequence.computed_tokens + 1
+
     def _has_place(self) -> bool:
         return self._free_rows() > 0
 

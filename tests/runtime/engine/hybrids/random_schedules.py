@@ -17,6 +17,7 @@ from toy_engine import EOS, STATE, VOCAB, answer, greedy_token, stir
 
 from wisp_plan.memory.cache import CacheGroup, CacheSizes, Pool
 from wisp_plan.spec.cache import PagedKV, State
+from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.deterministic import make_scheduler
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan, SampledToken
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
@@ -153,14 +154,15 @@ class Schedule:
         )
         states = (CacheGroup(State(((2,),), ("float32",)), (2,)),)
         cache = CacheSizes(tokens, pools, states, most, draw.randint(0, 5), tokens * draw.randint(1, 2))
+        is_deterministic, step_tokens = draw.random() < 0.25, draw.choice([3, 8, 24, 64])
         return Limits(
             cache=cache,
-            max_step_tokens=draw.choice([3, 8, 24, 64]),
+            max_step_tokens=max(step_tokens, cache.stride if is_deterministic else 0),
             max_concurrent=most,
             max_context=MAX_CONTEXT,
             vocab=VOCAB,
             eos=frozenset({EOS}),
-            separate_prefill_decode=draw.random() < 0.25,
+            separate_prefill_decode=is_deterministic,
             mixed_step_tokens=draw.choice([None, 5, 16]),
         )
 
@@ -184,6 +186,7 @@ class Schedule:
 
     def _step(self, *, is_disturbed: bool = False) -> None:
         plan = self.scheduler.plan()
+        self._check_division(plan)
         completed, self.in_flight = self.in_flight, self.runner.forward(plan) if plan else None
         alive = [name for name in self.requests if name not in self.finish]
         disturbed = self.random.choice(alive) if alive and is_disturbed else None
@@ -202,6 +205,17 @@ class Schedule:
             self._take(self.scheduler.commit(completed.plan, tokens))
         if self.in_flight:
             self.in_flight.sample()
+
+    def _check_division(self, plan: Plan) -> None:
+        """In deterministic mode a prompt's chunks meet at multiples of the stride alone."""
+        if not self.limits.separate_prefill_decode:
+            return
+        assert sum(chunk.tokens for chunk in plan) <= self.limits.max_step_tokens
+        for chunk in plan:
+            if chunk.kind is StepKind.PREFILL:
+                end = chunk.start + chunk.tokens
+                assert chunk.start % self.limits.cache.stride == 0
+                assert end % self.limits.cache.stride == 0 or end == chunk.sequence.prompt_tokens
 
     def _take(self, events) -> None:
         for event in events:

@@ -3,10 +3,13 @@
 import pytest
 from test_scheduler import LIMITS, limits_of, overlap, run, submit
 
+from wisp_plan.memory.cache import CacheGroup, CacheSizes, Pool
+from wisp_plan.spec.cache import PagedKV, State
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.scheduling.deterministic import DeterministicScheduler, make_scheduler
-from wisp_runtime.engine.scheduling.plan import SampledToken
+from wisp_runtime.engine.scheduling.plan import Limits, SampledToken
 from wisp_runtime.engine.scheduling.scheduler import Scheduler
+from wisp_runtime.engine.transport.messages import SamplingParams
 
 
 def scheduler(**limits):
@@ -77,6 +80,41 @@ def test_only_prompts_enter_the_prefix_cache():
     submit(engine, "b", tokens, max_tokens=2)
     (first,) = run(engine)
     assert first == [("b", 4, 8)], "a's first block, which is all prompt, and no other"
+
+
+def hybrid(**limits):
+    """A scheduler of a model with one attention layer and one of recurrent state, in chunks of 16 tokens."""
+    attention, state = CacheGroup(PagedKV(1, 1, 1), (0,)), CacheGroup(State(((2,),), ("float32",)), (1,))
+    cache = CacheSizes(4, (Pool(attention, 60),), (state,), 4, 4, snapshot_tokens=16)
+    shared = {"max_step_tokens": 40, "max_concurrent": 4, "max_context": 200, "vocab": 100}
+    return make_scheduler(Limits(cache, **(shared | limits), separate_prefill_decode=True))
+
+
+def test_a_recurrence_is_divided_at_multiples_of_its_chunk_alone():
+    engine = hybrid()
+    submit(engine, "a", 55, max_tokens=1)
+    submit(engine, "b", 21, max_tokens=1, first=60)
+    assert run(engine, 3) == [
+        [("a", 0, 32)],  # 8 tokens are left: too few for b
+        [("a*", 32, 23), ("b", 0, 16)],
+        [("b*", 16, 5)],
+    ]
+
+
+def test_a_recurrence_takes_a_chunk_where_decodes_would_leave_less():
+    engine = hybrid(mixed_step_tokens=5)
+    submit(engine, "a", 3)
+    run(engine)
+    submit(engine, "b", 40, max_tokens=1, first=50)
+    prompts = [step for step in run(engine, 7) if step[0][0].startswith("b")]
+    assert prompts == [[("b", 0, 16)], [("b", 16, 16)], [("b*", 32, 8)]]
+
+
+def test_scores_of_a_prompt_that_rows_of_logits_would_divide_are_refused():
+    event = submit(hybrid(), "r", 3, sampling=SamplingParams(prompt_logprobs=0))
+    assert event.finish == "refused"
+    assert event.message.startswith("prompt_logprobs are not computed by a model with recurrent state")
+    assert submit(scheduler(), "r", 3, sampling=SamplingParams(prompt_logprobs=0)) is None
 
 
 def test_the_next_step_is_planned_while_one_runs():
