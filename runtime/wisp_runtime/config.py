@@ -110,9 +110,9 @@ class ServeConfig:
     )
     deterministic: bool = flag(
         False,
-        "Batch-invariant tokens: a request's do not depend on other requests. Requires a Hopper GPU, a model "
-        f"with a persistent decode kernel, --max-concurrent up to {STEP_SEQUENCES}, and "
-        f"--block-tokens a multiple of {STEP_BLOCK_TOKENS}.",
+        "Batch-invariant tokens: a request's do not depend on other requests. Requires a Hopper GPU, "
+        f"--max-concurrent up to {STEP_SEQUENCES}, and --block-tokens a multiple of {STEP_BLOCK_TOKENS}. "
+        "Decode steps of a model without a persistent decode kernel take the general path, more slowly.",
     )
     generation_config: GenerationDefaults = choice(
         ("auto", "none"),
@@ -216,17 +216,17 @@ class ServeConfig:
         if self.device == "cpu":
             return "--device cpu: its GEMMs are not batch-invariant. Serve on a Hopper GPU"
         if self.decode_path == "general":
-            return "--decode-path general: it needs the persistent decode kernel. Use --decode-path auto"
+            return "--decode-path general: it decides the path by the model. Use --decode-path auto"
         if self.kv_cache_dtype not in ("auto", "bf16"):
             return (
                 f"--kv-cache-dtype {self.kv_cache_dtype}: it takes bf16 keys and values alone. "
                 "Use --kv-cache-dtype auto"
             )
         if self.max_concurrent is not None and self.max_concurrent > STEP_SEQUENCES:
-            limit = f"the persistent decode kernel takes at most {STEP_SEQUENCES} sequences. Lower it to that"
+            limit = f"its decode steps have at most {STEP_SEQUENCES} sequences. Lower it to that"
             return f"--max-concurrent {self.max_concurrent}: {limit}"
         if self.block_tokens % STEP_BLOCK_TOKENS:
-            tiles = f"the persistent decode kernel requires a multiple of {STEP_BLOCK_TOKENS}"
+            tiles = f"its decode steps require a multiple of {STEP_BLOCK_TOKENS}"
             return f"--block-tokens {self.block_tokens}: {tiles}. Use {STEP_BLOCK_TOKENS}"
         return ""
 

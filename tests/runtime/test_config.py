@@ -121,12 +121,12 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
         (
             ["--deterministic", "--max-concurrent", "65"],
             {},
-            "--max-concurrent 65: the persistent decode kernel takes at most 64 sequences. Lower it to that",
+            "--max-concurrent 65: its decode steps have at most 64 sequences. Lower it to that",
         ),
         (
             ["--deterministic", "--block-tokens", "24"],
             {},
-            "--block-tokens 24: the persistent decode kernel requires",
+            "--block-tokens 24: its decode steps require a multiple of 16",
         ),
         (["--max-contxt", "5"], {}, "--max-context"),
         ([], {"WISP_MAX_CONTXT": "5"}, "WISP_MAX_CONTEXT"),

@@ -253,8 +253,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "spec",
-        "spec.runtime.deterministic needs the persistent decode kernel, which decodePath general turns off: "
-        "remove one of the two.",
+        "spec.runtime.deterministic takes the persistent decode kernel of a model that has one, and "
+        "decodePath general turns it off: remove one of the two.",
         ("spec.runtime.deterministic", "spec.runtime.decodePath"),
         lambda m: not m.spec.runtime.deterministic or m.spec.runtime.decode_path != "general",
     ),

@@ -73,7 +73,7 @@ def test_activations_biases_and_what_is_added(moe, random, activation, has_bias)
         check(moe, mixture, x, *routed(random, tokens, 4, 32), added)
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp8_block", "int4", "mxfp4"])
+@pytest.mark.parametrize("name", ["bf16", *PACKED_FORMATS])
 def test_a_row_has_the_same_bits_whatever_the_batch_and_nan_stays_in_its_own(device, random, name):
     moe = Moe(device, is_batch_invariant=True)
     mixture = Mixture(name, 16, 384, 128)
@@ -90,7 +90,7 @@ def test_a_row_has_the_same_bits_whatever_the_batch_and_nan_stays_in_its_own(dev
         )
 
     complete = run(2048)
-    for tokens in (1, 7, 64, 300):
+    for tokens in (1, 2, 7, 8, 9, 16, 31, 32, 33, 64, 65, 300):
         assert np.array_equal(run(tokens, 5), complete[5 : 5 + tokens])
     held[9] = to_device(np.full(384, np.nan, BF16))
     harmed = run(2048)

@@ -3,6 +3,9 @@
 The persistent kernel of the model is looked up, and compared with the general path (:mod:`.self_test`) before
 the server is ready: a kernel that is wrong on this card, or a build that is stale, shows up here and not in
 an answer.
+
+In deterministic mode one path computes all decode steps: the persistent kernel of a model that has one, else
+the general path, whose ops are batch-invariant then. What changes from start to start chooses no path there.
 """
 
 from __future__ import annotations
@@ -80,11 +83,13 @@ class DecodeStrategy:
 
     def to_dict(self) -> dict[str, object]:
         """Return it for ``/state``."""
-        if self.why:
-            return {"decodePath": self.path, "why": self.why}
+        state: dict[str, object] = {"decodePath": self.path}
         if self.is_deterministic:
-            return {"decodePath": self.path, "deterministic": True, "upTo": self.up_to}
-        return {"decodePath": self.path, "upTo": self.up_to, "upToTokens": self.up_to_tokens}
+            state["deterministic"] = True
+        if self.why:
+            return state | {"why": self.why}
+        limits = {} if self.is_deterministic else {"upToTokens": self.up_to_tokens}
+        return state | {"upTo": self.up_to} | limits
 
 
 def select_strategy(
@@ -98,35 +103,55 @@ def select_strategy(
         co_running: number of other processes whose kernels may run at once with ours.
 
     Raises:
-        ConfigError: deterministic mode, and there is no such kernel.
+        ConfigError: deterministic mode, and the model's persistent kernel cannot take all steps.
     """
     if ops.device == "cpu":
         return DecodeStrategy("reference", "the CPU computes op by op")
-    model, why_not = forward_pass.model, _refusal(requested, forward_pass, limits, co_running)
-    kernel = why_not or load_persistent(model, ops, limits.max_running, forward_pass.cache.encodings)
-    if not isinstance(kernel, str):
-        from wisp_runtime.engine.persistent.self_test import compare_logits
-
-        best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
-        why = None
-        if not limits.separate_prefill_decode:
-            kernel.max_sequences = min(kernel.max_sequences, kernel.faster_up_to)
-        elif kernel.max_sequences < limits.max_running:
-            why = (
-                f"a step has at most {kernel.max_sequences} sequences; "
-                f"lower --max-concurrent {limits.max_running}"
-            )
-        why = why or compare_logits(forward_pass, kernel, ops, limits)
-        if why is None:
-            forward_pass.persistent = kernel
-            if limits.separate_prefill_decode:
-                return DecodeStrategy("persistent", "", kernel.max_sequences, None, is_deterministic=True)
-            kernel.max_context_tokens = best_up_to
-            return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
-        kernel = why
+    why_not = _refusal(requested, forward_pass, limits, co_running)
     if limits.separate_prefill_decode:
-        raise ConfigError(f"--deterministic needs the persistent decode kernel: {kernel}.")
-    return DecodeStrategy("general", kernel)
+        return _select_deterministic(why_not, forward_pass, ops, limits)
+    kernel = why_not or load_persistent(
+        forward_pass.model, ops, limits.max_running, forward_pass.cache.encodings
+    )
+    if isinstance(kernel, str):
+        return DecodeStrategy("general", kernel)
+    best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
+    kernel.max_sequences = min(kernel.max_sequences, kernel.faster_up_to)
+    if why_not := _difference(forward_pass, kernel, ops, limits):
+        return DecodeStrategy("general", why_not)
+    kernel.max_context_tokens, forward_pass.persistent = best_up_to, kernel
+    return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
+
+
+def _select_deterministic(
+    why_not: str | None, forward_pass: ForwardPass, ops: Ops, limits: Limits
+) -> DecodeStrategy:
+    """Return the path of all decode steps; ``why_not``: reason against the persistent kernel, if any.
+
+    Raises:
+        ConfigError: the model has a persistent kernel, which cannot take all steps now.
+    """
+    encodings = forward_pass.cache.encodings
+    kernel = load_persistent(forward_pass.model, ops, limits.max_running, encodings)
+    if isinstance(kernel, str):
+        return DecodeStrategy("general", kernel, is_deterministic=True)
+    kernel.max_context_tokens = sys.maxsize
+    if why_not is None and kernel.max_sequences < limits.max_running:
+        why_not = (
+            f"a step has at most {kernel.max_sequences} sequences; "
+            f"lower --max-concurrent {limits.max_running}"
+        )
+    if why_not := why_not or _difference(forward_pass, kernel, ops, limits):
+        raise ConfigError(f"--deterministic needs the persistent decode kernel of this model: {why_not}.")
+    forward_pass.persistent = kernel
+    return DecodeStrategy("persistent", "", kernel.max_sequences, None, is_deterministic=True)
+
+
+def _difference(forward_pass: ForwardPass, kernel: PersistentKernel, ops: Ops, limits: Limits) -> str | None:
+    """Return the difference between the logits of both paths, if it is too large."""
+    from wisp_runtime.engine.persistent.self_test import compare_logits
+
+    return compare_logits(forward_pass, kernel, ops, limits)
 
 
 def load_persistent(

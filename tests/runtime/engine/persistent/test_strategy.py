@@ -14,7 +14,7 @@ from wisp_plan.memory.cache import one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent import strategy as strategies
-from wisp_runtime.engine.persistent.strategy import select_strategy
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError
 from wisp_runtime.layers.cache import LayerCache, ModelCache, allocate_blocks
@@ -231,21 +231,27 @@ def test_in_deterministic_mode_a_step_has_no_limit_of_speed_and_state_says_so():
     assert strategy.to_dict() == {"decodePath": "persistent", "deterministic": True, "upTo": 24}
 
 
+def test_in_deterministic_mode_a_model_without_a_persistent_kernel_takes_the_general_path_for_all_steps():
+    strategy, forward_pass, kernel = selected(limits=DETERMINISTIC, why="its layers differ", co_running=1)
+    assert forward_pass.persistent is None
+    assert kernel.rows == []
+    state = {"decodePath": "general", "why": "its layers differ", "deterministic": True}
+    assert strategy.to_dict() == state
+    assert DecodeStrategy.from_dict(state).is_deterministic
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (
-            {"wrong": noisy},
-            "needs the persistent decode kernel: a step of 1 in the persistent kernel differs",
-        ),
-        ({"why": "not compiled"}, "needs the persistent decode kernel: not compiled"),
+        ({"wrong": noisy}, "decode kernel of this model: a step of 1 in the persistent kernel differs"),
+        ({"co_running": 1}, "decode kernel of this model: another process uses the GPU through MPS"),
         (
             {"limits": replace(DETERMINISTIC, max_concurrent=40)},
             "at most 32 sequences; lower --max-concurrent",
         ),
     ],
 )
-def test_in_deterministic_mode_there_is_no_other_path(settings, says):
+def test_in_deterministic_mode_a_persistent_kernel_takes_all_steps_or_the_start_fails(settings, says):
     with pytest.raises(ConfigError, match=says):
         selected(**{"limits": DETERMINISTIC} | settings)
 
