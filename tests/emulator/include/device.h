@@ -202,6 +202,11 @@ inline unsigned atomicAdd(unsigned* at, unsigned more) {
   *at += more;
   return before;
 }
+inline unsigned long long atomicAdd(unsigned long long* at, unsigned long long more) {
+  const unsigned long long before = *at;
+  *at += more;
+  return before;
+}
 inline unsigned atomicOr(unsigned* at, unsigned bits) {
   const unsigned before = *at;
   *at |= bits;

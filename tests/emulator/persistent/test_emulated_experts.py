@@ -203,7 +203,7 @@ def test_a_step_leaves_what_the_next_needs() -> None:
 FORGOTTEN = {  # part of the kernel, what waits, what stands there instead
     "nothing": ("router", "", ""),
     "the list": ("expert_gate_up", "stream.detector.wait(shared_address(&routing.listed)", "(void)(0"),
-    "the logits": ("router", "are_there &= keys[i] != kNotYet;", ""),
+    "the logits": ("router", "are_there &= bits != kNotYet;", ""),
     "to make logits unwritten": ("router", "store(c, c.layer + 1, sequence, expert, kNotYet);", ""),
     "the residual": (
         "router",
@@ -211,14 +211,14 @@ FORGOTTEN = {  # part of the kernel, what waits, what stands there instead
         "c.detector.until([&] { return true; }",
     ),
     "activations of an expert": (
-        "expert_down",
-        "c.detector.wait(c.activations_full",
-        "if (false) c.detector.wait(c.activations_full",
+        "gated_chunks",
+        "c_.detector.wait(full_",
+        "if (false) c_.detector.wait(full_",
     ),
-    "a stage of them": (
-        "expert_down",
-        "stream.detector.wait(stream.empty",
-        "if (false) stream.detector.wait(stream.empty",
+    "room for them": (
+        "gated_chunks",
+        "stream.detector.wait(empty",
+        "if (false) stream.detector.wait(empty",
     ),
     "the other lane's sums": ("expert_down", "c.sync_warpgroup();", ""),
 }

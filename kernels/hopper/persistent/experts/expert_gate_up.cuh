@@ -123,7 +123,7 @@ struct ExpertGateUp : Phase {
     return matrix.of(list.entries[row_block / Matrix::kRowBlocks].expert());
   }
 
-  // Add up to four tiles, a warp each, over this CTA's half of K.
+  // Add up to four tiles, a warp each, over this CTA's half of K. The first time its activations are waited for.
   template <class Compute, class List>
   static __device__ __forceinline__ void multiply(Compute& c, const List& list, const TileRange& range, int done,
                                                   float (&sums)[4]) {
@@ -149,7 +149,9 @@ struct ExpertGateUp : Phase {
       c.release_stage();
 #pragma unroll
       for (int part = 0; part < kParts; part++) {
-        c.detector.wait(c.activations_full + activations.index * 8, activations.parity, kActivationsFull, c.phase);
+        if (done == 0) {
+          c.detector.wait(c.activations_full + activations.index * 8, activations.parity, kActivationsFull, c.phase);
+        }
         columns.load(part, columns_at + activations.index * Compute::Layout::kActivationBytes, sequence);
         activations.advance();
       }
@@ -167,15 +169,19 @@ struct ExpertGateUp : Phase {
         Activations::round(gate / (1.f + __expf(-gate)) * up * (list.slot_weight[slot] * Activations::kGatedUnit));
   }
 
-  // All of them are there before any is given back: a warpgroup may have had no rows.
+  // All of them are there before any is given back: a warpgroup may have had no rows. A lane has one each.
   template <class Compute>
   static __device__ __forceinline__ void release_activations(Compute& c) {
     const KRange half(Matrix::kKBlocks, false, c.rank);
+    const int count = (half.end - half.begin) * kParts;
 #pragma unroll 1
-    for (int i = 0; i < (half.end - half.begin) * kParts; i++) {
-      c.detector.wait(c.activations_full + c.activations.index * 8, c.activations.parity, kActivationsFull, c.phase);
-      if (c.lane() == 0) mbarrier_arrive(c.activations_empty + c.activations.index * 8);
-      c.activations.advance();
+    for (int i = c.lane(); i < count; i += 32) {
+      auto stage = c.activations;
+      stage.advance(i);
+      c.detector.wait(c.activations_full + stage.index * 8, stage.parity, kActivationsFull, c.phase);
+      mbarrier_arrive(c.activations_empty + stage.index * 8);
     }
+    __syncwarp();
+    c.activations.advance(count);
   }
 };

@@ -34,32 +34,49 @@ struct ExpertList {
   float slot_weight[kMaxSlots];
   uint8_t slot_sequence[kMaxSlots];
 
-  // By one warp: the entries, from sequences_of. `counts`: of the layer, or null.
-  __device__ __forceinline__ void list_entries(unsigned long long* counts) {
+  // By one warp: the entries, from sequences_of.
+  __device__ __forceinline__ void list_entries() {
+    constexpr int kEach = (kExperts + 31) / 32;  // of a lane: every 32nd expert
     const int lane = threadIdx.x % 32;
-    int slots_before = 0, entries_before = 0;
-#pragma unroll 1
-    for (int base = 0; base < kExperts; base += 32) {
-      const int expert = base + lane, mine = expert < kExperts ? __popc(sequences_of[expert]) : 0;
-      const int groups = (mine + kEntrySequences - 1) / kEntrySequences;
-      int sums = mine << 16 | groups;  // both at once
+    int mine[kEach], sums[kEach];  // of experts up to the lane's: slots << 16 | entries
 #pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {
-        const int other = __shfl_up_sync(kWholeWarp, sums, distance);
-        if (lane >= distance) sums += other;
+    for (int i = 0; i < kEach; i++) {
+      const int expert = i * 32 + lane;
+      mine[i] = expert < kExperts ? __popc(sequences_of[expert]) : 0;
+      sums[i] = mine[i] << 16 | (mine[i] + kEntrySequences - 1) / kEntrySequences;
+    }
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+#pragma unroll
+      for (int i = 0; i < kEach; i++) {
+        const int other = __shfl_up_sync(kWholeWarp, sums[i], distance);
+        if (lane >= distance) sums[i] += other;
       }
-      const int slot = slots_before + (sums >> 16) - mine, entry = entries_before + (sums & 0xffff) - groups;
+    }
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; i++) {
+      const int total = __shfl_sync(kWholeWarp, sums[i], 31), expert = i * 32 + lane;
+      const int groups = (mine[i] + kEntrySequences - 1) / kEntrySequences;
+      const int end = before + sums[i], slot = (end >> 16) - mine[i], entry = (end & 0xffff) - groups;
       if (expert < kExperts) first_slot[expert] = slot;
 #pragma unroll 1
-      for (int i = 0; i < groups; i++) {
-        const int left = min(mine - i * kEntrySequences, kEntrySequences);
-        entries[entry + i].word = expert << 16 | (slot + i * kEntrySequences) << 4 | left;
+      for (int j = 0; j < groups; j++) {
+        const int left = min(mine[i] - j * kEntrySequences, kEntrySequences);
+        entries[entry + j].word = expert << 16 | (slot + j * kEntrySequences) << 4 | left;
       }
-      if (counts != nullptr && mine > 0) counts[expert] += mine, counts[kExperts + expert]++;
-      const int total = __shfl_sync(kWholeWarp, sums, 31);
-      slots_before += total >> 16, entries_before += total & 0xffff;
+      before += total;
     }
-    if (lane == 0) count = entries_before;
+    if (lane == 0) count = before & 0xffff;
+  }
+
+  // By one warp, without waiting for memory: [2, E], sequences that chose each, steps that read it.
+  __device__ __forceinline__ void add_to_counts(unsigned long long* counts) const {
+#pragma unroll 1
+    for (int expert = threadIdx.x % 32; expert < kExperts; expert += 32) {
+      const int mine = __popc(sequences_of[expert]);
+      if (mine > 0) atomicAdd(counts + expert, mine), atomicAdd(counts + kExperts + expert, 1);
+    }
   }
 
   // By the compute threads: each choice to its slot.

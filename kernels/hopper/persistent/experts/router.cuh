@@ -59,16 +59,15 @@ struct Router : Phase {
     c.begin_row_scales();
     c.wait_for_row_scales();
     sync_compute();
-#pragma unroll 1
-    for (int sequence = threadIdx.x / 32; sequence < c.args.sequences; sequence += kComputeThreads / 32) {
-      if (storage.list.live >> sequence & 1) choose(c, storage.list, sequence);
-    }
+    choose(c, storage.list);
     sync_compute();
     if (threadIdx.x < 32) {
-      const bool counts = blockIdx.x == 0 && c.args.expert_counts != nullptr;
-      storage.list.list_entries(counts ? c.args.expert_counts + c.layer * (2 * kExperts) : nullptr);
+      storage.list.list_entries();
       __syncwarp();
       if (c.lane() == 0) mbarrier_arrive(shared_address(&storage.listed));
+      if (blockIdx.x == 0 && c.args.expert_counts != nullptr) {
+        storage.list.add_to_counts(c.args.expert_counts + c.layer * (2 * kExperts));
+      }
     }
     sync_compute();
     storage.list.fill_slots(c.args.sequences);
@@ -99,11 +98,12 @@ struct Router : Phase {
     return fmaf(bf16_low(w), Activations::low(x), fmaf(bf16_high(w), Activations::high(x), sum));
   }
 
-  // A warp has every eighth sequence. The expert's weights are there before the residual is.
+  // A warp has every eighth sequence, two at once. The expert's weights are there before the residual is.
   template <class Compute>
   static __device__ __forceinline__ void publish_logits(Compute& c) {
+    constexpr int kWarps = kComputeThreads / 32, kTogether = Compute::kN >= 32 ? 2 : 1;
     const uint32_t passed = shared_address(&c.storage.barriers_passed);
-    uint4 weights[kChunks], x[kChunks];
+    uint4 weights[kChunks], x[kTogether][kChunks];
 #pragma unroll 1
     for (int expert = blockIdx.x; expert < kExperts; expert += gridDim.x) {
       const uint4* const row =
@@ -111,36 +111,54 @@ struct Router : Phase {
       load_chunks(weights, [&](int i) { return __ldg(row + i); });
       c.detector.until([&] { return load_barriers_passed(passed) >= c.phase; }, kGridBarrierPassed, c.phase);
 #pragma unroll 1
-      for (int sequence = threadIdx.x / 32; sequence < c.args.sequences; sequence += kComputeThreads / 32) {
-        const uint4* const from =
-            reinterpret_cast<const uint4*>(c.args.normed + static_cast<int64_t>(sequence) * kHidden);
-        load_chunks(x, [&](int i) { return __ldcg(from + i); });
-        float sums[4] = {};
+      for (int first = threadIdx.x / 32; first < c.args.sequences; first += kTogether * kWarps) {
 #pragma unroll
-        for (int i = 0; i < kChunks; i++) {
-          sums[0] = add_pair(weights[i].x, x[i].x, sums[0]), sums[1] = add_pair(weights[i].y, x[i].y, sums[1]);
-          sums[2] = add_pair(weights[i].z, x[i].z, sums[2]), sums[3] = add_pair(weights[i].w, x[i].w, sums[3]);
+        for (int j = 0; j < kTogether; j++) {
+          const int sequence = min(first + j * kWarps, c.args.sequences - 1);
+          const uint4* const from =
+              reinterpret_cast<const uint4*>(c.args.normed + static_cast<int64_t>(sequence) * kHidden);
+          load_chunks(x[j], [&](int i) { return __ldcg(from + i); });
         }
-        const float sum = warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-        if (c.lane() == 0) {
-          store(c, c.layer, sequence, expert, __float_as_uint(sum));
-          store(c, c.layer + 1, sequence, expert, kNotYet);
+#pragma unroll
+        for (int j = 0; j < kTogether; j++) {
+          const int sequence = first + j * kWarps;
+          const float sum = dot(weights, x[j]);
+          if (c.lane() == 0 && sequence < c.args.sequences) {
+            store(c, c.layer, sequence, expert, __float_as_uint(sum));
+            store(c, c.layer + 1, sequence, expert, kNotYet);
+          }
         }
       }
     }
   }
 
-  // By a warp: a lane has kEach experts in a row.
-  template <class Compute, class List>
-  static __device__ __forceinline__ void choose(Compute& c, List& list, int sequence) {
-    const int lane = threadIdx.x % 32;
+  static __device__ __forceinline__ float dot(const uint4 (&weights)[kChunks], const uint4 (&x)[kChunks]) {
+    float sums[4] = {};
+#pragma unroll
+    for (int i = 0; i < kChunks; i++) {
+      sums[0] = add_pair(weights[i].x, x[i].x, sums[0]), sums[1] = add_pair(weights[i].y, x[i].y, sums[1]);
+      sums[2] = add_pair(weights[i].z, x[i].z, sums[2]), sums[3] = add_pair(weights[i].w, x[i].w, sums[3]);
+    }
+    return warp_sum((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  }
+
+  // One sequence's, by a warp: a lane has kEach experts in a row.
+  struct Choice {
     unsigned keys[kEach];
-    load_keys(c, sequence, keys);
-    const float scale = c.storage.row_scales[sequence];
-    float highest = 0.f, total = 0.f, own = 0.f;
-    int own_expert = 0;
-#pragma unroll 1
-    for (int place = 0; place < kChosenExperts; place++) {
+    float scale, highest, total, score;  // of the chosen: score of the lane's
+    int expert;
+
+    __device__ __forceinline__ void begin(float row_scale) {
+      scale = row_scale, highest = total = score = 0.f, expert = 0;
+#pragma unroll
+      for (int i = 0; i < kEach; i++) {
+        const bool exists = kExperts % 32 == 0 || threadIdx.x % 32 * kEach + i < kExperts;
+        keys[i] = exists ? ordered_bits(__uint_as_float(keys[i])) : 0u;
+      }
+    }
+
+    __device__ __forceinline__ void take(int place) {
+      const int lane = threadIdx.x % 32;
       unsigned most = 0;
 #pragma unroll
       for (int i = 0; i < kEach; i++) most = max(most, keys[i]);
@@ -149,55 +167,81 @@ struct Router : Phase {
       const float logit = from_ordered_bits(top) * scale;
       if (place == 0) {
         highest = logit;
-        if constexpr (!kNormalizesExperts) total = sum_of_all(keys, scale, highest);
+        if constexpr (!kNormalizesExperts) total = sum_of_all();
       }
-      const float score = __expf(logit - highest);
-      if constexpr (kNormalizesExperts) total += score;
+      const float of_top = __expf(logit - highest);
+      if constexpr (kNormalizesExperts) total += of_top;
       int which = kEach - 1;
 #pragma unroll
       for (int i = kEach - 2; i >= 0; i--) which = keys[i] == top ? i : which;
 #pragma unroll
       for (int i = 0; i < kEach; i++) keys[i] = lane == winner && i == which ? 0u : keys[i];
-      const int expert = winner * kEach + __shfl_sync(kWholeWarp, which, winner);
-      if (lane == place) own = score, own_expert = expert;
+      const int chosen = winner * kEach + __shfl_sync(kWholeWarp, which, winner);
+      if (lane == place) score = of_top, expert = chosen;
     }
-    if (lane < kChosenExperts) {
-      list.chosen[sequence][lane] = own_expert;
-      list.weights[sequence][lane] = own / total * c.args.routed_scale;
-      atomicOr(&list.sequences_of[own_expert], 1u << sequence);
+
+    __device__ __forceinline__ float sum_of_all() const {
+      float sum = 0.f;
+#pragma unroll
+      for (int i = 0; i < kEach; i++) {
+        if (keys[i] != 0) sum += __expf(from_ordered_bits(keys[i]) * scale - highest);
+      }
+      return warp_sum(sum);
+    }
+  };
+
+  // A warp has every eighth sequence, all of them at once: their steps hide each other's latency.
+  template <class Compute, class List>
+  static __device__ __forceinline__ void choose(Compute& c, List& list) {
+    constexpr int kWarps = kComputeThreads / 32, kTogether = (Compute::kN + kWarps - 1) / kWarps;
+    const int warp = threadIdx.x / 32, lane = c.lane();
+    const unsigned live = list.live >> warp;  // bit 8 i: of the warp's i-th
+    Choice choices[kTogether];
+    load_keys(c, warp, live, choices);
+#pragma unroll
+    for (int i = 0; i < kTogether; i++) choices[i].begin(c.storage.row_scales[warp + i * kWarps]);
+#pragma unroll 1
+    for (int place = 0; place < kChosenExperts; place++) {
+#pragma unroll
+      for (int i = 0; i < kTogether; i++) choices[i].take(place);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; i++) {
+      const int sequence = warp + i * kWarps;
+      if (!(live >> (i * kWarps) & 1) || lane >= kChosenExperts) continue;
+      list.chosen[sequence][lane] = choices[i].expert;
+      list.weights[sequence][lane] = choices[i].score / choices[i].total * c.args.routed_scale;
+      atomicOr(&list.sequences_of[choices[i].expert], 1u << sequence);
     }
   }
 
-  template <class Compute>
-  static __device__ __forceinline__ void load_keys(Compute& c, int sequence, unsigned (&keys)[kEach]) {
+  // Logits of the warp's live sequences, as bits.
+  template <class Compute, int kTogether>
+  static __device__ __forceinline__ void load_keys(Compute& c, int warp, unsigned live, Choice (&choices)[kTogether]) {
+    constexpr int kWarps = kComputeThreads / 32;
     const int first = threadIdx.x % 32 * kEach;
     const float* const from =
-        c.args.router_logits + static_cast<int64_t>(c.layer % 2 * Compute::kN + sequence) * kExperts + first;
+        c.args.router_logits + static_cast<int64_t>(c.layer % 2 * Compute::kN + warp) * kExperts + first;
     c.detector.until(
         [&] {
           bool are_there = true;
 #pragma unroll
-          for (int i = 0; i < kEach; i++) {
-            if (kExperts % 32 != 0 && first + i >= kExperts) continue;
-            asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(keys[i]) : "l"(from + i) : "memory");
-            are_there &= keys[i] != kNotYet;
+          for (int i = 0; i < kTogether; i++) {
+            const bool is_live = live >> (i * kWarps) & 1;
+#pragma unroll
+            for (int j = 0; j < kEach; j++) {
+              unsigned& bits = choices[i].keys[j];
+              bits = 0;
+              if (!is_live || (kExperts % 32 != 0 && first + j >= kExperts)) continue;
+              asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                           : "=r"(bits)
+                           : "l"(from + i * (kWarps * kExperts) + j)
+                           : "memory");
+              are_there &= bits != kNotYet;
+            }
           }
           return __all_sync(kWholeWarp, are_there);
         },
         kRouterLogits, c.phase);
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-      const bool exists = kExperts % 32 == 0 || first + i < kExperts;
-      keys[i] = exists ? ordered_bits(__uint_as_float(keys[i])) : 0u;
-    }
-  }
-
-  static __device__ __forceinline__ float sum_of_all(const unsigned (&keys)[kEach], float scale, float highest) {
-    float sum = 0.f;
-#pragma unroll
-    for (int i = 0; i < kEach; i++) {
-      if (keys[i] != 0) sum += __expf(from_ordered_bits(keys[i]) * scale - highest);
-    }
-    return warp_sum(sum);
   }
 };

@@ -205,6 +205,12 @@ def test_a_hybrid_is_refused_in_deterministic_mode_and_served_up_to_16_sequences
     assert [faster_up_to(name, HYBRID) for name in ("bf16", "fp8_block", "fp8")] == [16, 16, 16]
 
 
+def test_a_mixture_is_served_up_to_8_sequences_in_bf16_and_16_in_other_formats():
+    spec = shape_spec("qwen3-30b-a3b")
+    formats = ("bf16", "bf16+fp8", "fp8_block", "int4")
+    assert [faster_up_to(name, spec) for name in formats] == [8, 8, 16, 16]
+
+
 def test_the_table_of_a_hybrid_has_each_kinds_weights():
     layers = require_repeated(HYBRID)
     names = [name for index in range(4) for name in layer_weights(layers, index)]
