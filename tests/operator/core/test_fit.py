@@ -145,6 +145,19 @@ def test_a_context_that_the_model_never_had_does_not_fit(folder):
     assert "maxContext (--max-context) is 4096" in report.message
 
 
+def test_deterministic_mode_is_refused_beside_hopper(folder):
+    wanted = model(f"file://{folder}", runtime={"deterministic": True})
+    for hardware, expect in (
+        ("ada", "DoesNotFit"),
+        ("ampere", "DoesNotFit"),
+        ("hopper", "Fits"),
+        (None, "Fits"),
+    ):
+        report = verdict.check(wanted, LocalFolder(folder), verdict.Device("cuda", "L4", 20 << 30, hardware))
+        assert report.verdict == expect, report.message
+        assert ("is for Hopper GPUs (H100, H200), not for L4" in report.message) == (expect == "DoesNotFit")
+
+
 def test_a_truncated_checkpoint_is_not_known_to_fit(folder):
     (folder / "model.safetensors").write_bytes(WEIGHTS[:-10])
     report = verdict.check(

@@ -20,6 +20,7 @@ from wisp_plan.errors import (
     ConfigMissing,
     LayersUnsupported,
     PlanError,
+    RequestInvalid,
 )
 from wisp_plan.fit import verdict
 from wisp_plan.fit.request import FitRequest
@@ -127,6 +128,11 @@ def plan(model: InferenceModel, files: Files, device: Device) -> verdict.Fit:
         SourceError: its files could not be read.
     """
     runtime = model.spec.runtime
+    if runtime.deterministic and device.hardware not in (None, "hopper"):
+        raise RequestInvalid(
+            f"deterministic (--deterministic) is for Hopper GPUs (H100, H200), not for {device.name}: "
+            "name one in spec.gpu.product, or remove deterministic."
+        )
     request = FitRequest(
         max_context=None if runtime.max_context == "auto" else runtime.max_context,
         max_concurrent=None if runtime.max_concurrent == "auto" else runtime.max_concurrent,
