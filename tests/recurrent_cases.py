@@ -78,6 +78,16 @@ def mild_gates(spec: DeltaNetSpec, tokens: int, seed: int) -> Array:
     return both.astype(BF16)
 
 
+def gate_rows(spec: DeltaNetSpec, tokens: int, columns: int, seed: int) -> tuple[Array, Array]:
+    """Make x ``[N, D]`` and a matrix ``[2 Hv, D]`` in bf16 whose products are as :func:`mild_gates`."""
+    random = np.random.default_rng(seed)
+    x = random.standard_normal((tokens, columns))
+    x[:, 0] = 1
+    weight = random.standard_normal((2 * spec.value_heads, columns)) / np.sqrt(columns)
+    weight[spec.value_heads :, 0] = -4
+    return x.astype(BF16), weight.astype(BF16)
+
+
 def delta_rule(
     qkv: Array, gates: Array, weights: DeltaNetWeights, spec: DeltaNetSpec, batch: Batch, states: Array
 ) -> Array:

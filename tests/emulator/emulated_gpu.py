@@ -80,7 +80,7 @@ class EmulatedKernel:
             blocks=(*grid, 1, 1)[:3],
             threads=threads,
             cluster=cluster,
-            seed=self._gpu.seed,
+            seed=self._gpu.resident << 16 | self._gpu.seed,
         )
 
 
@@ -99,6 +99,7 @@ class EmulatedGpu:
     Args:
         seed: order of events.
         declared: buffers of the workspace; None: every buffer is made as it is asked for.
+        resident: blocks that run at once; 0: all.
 
     Attributes:
         launches: entries of the kernels that were launched, in order.
@@ -106,8 +107,10 @@ class EmulatedGpu:
 
     arch, sm_count, shared_bytes = "sm_80", 8, 166912
 
-    def __init__(self, seed: int = 0, declared: tuple[Buffer, ...] | None = None) -> None:
-        self.seed, self.launches = seed, []
+    def __init__(
+        self, seed: int = 0, declared: tuple[Buffer, ...] | None = None, *, resident: int = 0
+    ) -> None:
+        self.seed, self.resident, self.launches = seed, resident, []
         self.kernels = SimpleNamespace(
             get=lambda op, entry=None: EmulatedKernel(self, op, entry or op), name="emulated"
         )
@@ -123,6 +126,14 @@ class EmulatedGpu:
         if name not in self._buffers or self._buffers[name].nbytes < needed:
             self._buffers[name] = to_gpu(np.full(needed, 0xFF, np.uint8)).host
         return HostArray(self._buffers[name][:needed].view(np.dtype(dtype)).reshape(shape))
+
+    def zeroed(self, name: str, shape: tuple[int, ...], dtype: Any) -> HostArray:
+        """Return a buffer that was zeroed when it was made."""
+        is_made = name in self._buffers
+        array = self.array(name, shape, dtype)
+        if not is_made:
+            array.host[...] = 0
+        return array
 
     def view(self, buffer: Buffer) -> HostArray:
         """Return a declared buffer."""

@@ -1,6 +1,7 @@
 // machine.cpp: fibers take turns; copies and stores land between them.
 #include "machine.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -95,16 +96,23 @@ std::string Machine::run(const std::function<void()>& kernel) {
   make_grid();
   lateness_ = 1u << random_() % 7;
   std::vector<std::pair<Block*, int>> live;
-  for (auto& block : blocks_) {
-    for (size_t warp = 0; warp < block->warps.size(); warp++) live.emplace_back(block.get(), int(warp));
-  }
+  size_t begun = 0;
+  const auto begin = [&] {
+    if (begun == blocks_.size()) return;
+    Block& block = *blocks_[begun++];
+    for (size_t warp = 0; warp < block.warps.size(); warp++) live.emplace_back(&block, int(warp));
+  };
+  for (size_t i = resident_ == 0 ? blocks_.size() : resident_; i > 0; i--) begin();
   int64_t idle = 0;
   while (!live.empty() && fault_.empty()) {
     clock++;
     const size_t pick = random_() % live.size();
     auto [block, warp] = live[pick];
     idle = turn(*block, warp) ? 0 : idle + 1;
-    if (block->warps[warp].live == 0) live[pick] = live.back(), live.pop_back();
+    if (block->warps[warp].live == 0) {
+      live[pick] = live.back(), live.pop_back();
+      if (std::ranges::all_of(block->warps, [](const Warp& each) { return each.live == 0; })) begin();
+    }
     if (chance(lateness_) || idle > int64_t(2 * live.size())) land_some();
     if (idle > kPatience) fault_ = "nobody can run, and nothing is on its way";
   }

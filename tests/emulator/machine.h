@@ -78,7 +78,8 @@ class Machine {
   int64_t clock = 0;
   uint32_t fixed_bytes = 0;  // of all declarations of shared memory that a kernel has come to
 
-  void seed(unsigned value) { random_.seed(value); }
+  // The order of events; the upper half: how many blocks run at once, in order; 0: all.
+  void seed(unsigned value) { random_.seed(value), resident_ = value >> 16; }
   // Run a grid to its end; returns why it did not come to one, or "".
   std::string run(const std::function<void()>& kernel);
 
@@ -112,7 +113,7 @@ class Machine {
 
   std::mt19937 random_;
   std::string fault_;
-  unsigned lateness_ = 1;
+  unsigned lateness_ = 1, resident_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::byte> shared_;
   std::unique_ptr<std::byte[]> stacks_;

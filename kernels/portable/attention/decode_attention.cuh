@@ -6,6 +6,7 @@
 
 #include "decode_copy.cuh"
 #include "math/constants.cuh"
+#include "sync/count_up_to.cuh"
 
 // Softmax state combined over several warps or splits, in order: sums of V, their maximum and weight.
 struct Combined {
@@ -31,14 +32,6 @@ struct Combined {
         make_uint2(pack_bf16(sum.x * inverse, sum.y * inverse), pack_bf16(sum.z * inverse, sum.w * inverse));
   }
 };
-
-// Count 0, 1 .. limit, 0 and return the count before. Stores that this block made before its last barrier are
-// visible to the block that counts next (release, acquire); one fence cheaper than __threadfence() on both sides.
-__device__ __forceinline__ unsigned count_up_to(unsigned limit, unsigned* counter) {
-  unsigned before;
-  asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(limit) : "memory");
-  return before;
-}
 
 // Results of the warps of a block, in shared memory: each warp's sums overwrite its own pipeline stages.
 template <class Cache, int kSize, int kOctets>

@@ -7,19 +7,11 @@
 //   needs  : D % 8 == 0, 16-byte aligned table and out (ops/cuda/elementwise/embedding.py checks). A token outside of
 //            the table reads the nearest row, so that nothing is read out of bounds
 //   check  : tests/gpu/elementwise/test_embedding.py against ops/reference/dense.py, equal to the bit
+#include "copy/tiled_matrix.cuh"
 #include "math/bf16.cuh"
 #include "sync/pdl.cuh"
 
 constexpr int kThreads = WISP_ROW_THREADS;
-constexpr int kBlockRows = 64, kBlockColumns = 64;
-
-// Return the element offset of chunk `chunk` (8 columns) of a row in a tiled matrix, `tiles` blocks along its columns.
-__device__ __forceinline__ int64_t tiled_chunk(int row, int chunk, int tiles) {
-  constexpr int kChunks = kBlockColumns / kBf16Vec;
-  const int64_t block = static_cast<int64_t>(row / kBlockRows) * tiles + chunk / kChunks;
-  const int column = (chunk % kChunks) ^ (row % 8);
-  return block * (kBlockRows * kBlockColumns) + row % kBlockRows * kBlockColumns + column * kBf16Vec;
-}
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     embedding(const int* tokens, const int* sampled, const bf16* table, float* out, int sampled_rows, int vocab,

@@ -5,7 +5,7 @@
 //   bias : [C] bf16 or null     y : [N, C] bf16
 //   inputs : [slots, 3, C] bf16, slots `slot_stride` apart; row 2 is the newest
 //   starts : [B + 1] int32     positions : [N] int32; the state of a sequence that begins at 0 is zeros, not read
-//   slots : [B] int32; -1: the sequence's rows and state stay as they are
+//   slots : [B] int32; -1, or fewer tokens than `min_tokens`: the sequence's rows and state stay as they are
 //   math : float32, rounded once on store
 //   grid : (ceil(C / 1024), ceil(N / tile_tokens), 1)    block : (128, 1, 1)    shared : none
 //   needs: C % 8 == 0; 16-byte aligned arrays, rows and slots; y apart from x (ops/cuda/recurrent/conv.py checks)
@@ -23,6 +23,7 @@ struct Shape {
   int64_t stride, slot_stride;  // elements
   int tokens, sequences, channels;
   int tile_tokens;  // 1: every sequence has one token
+  int min_tokens;   // of a sequence that is convolved, at least 1
 };
 
 // The sequence that owns a token: the last that begins at or before it. Each lane counts some; there is no other use.
@@ -107,7 +108,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   for (int begin, end, token = first; token < last; token = end, sequence++) {
     begin = starts[sequence], end = starts[sequence + 1];
     const int slot = slots[sequence];
-    if (slot < 0 || begin == end) continue;
+    if (slot < 0 || end - begin < shape.min_tokens) continue;
     const bf16* row = x + begin * shape.stride + channel;
     uint4 past[kPast];
     int from = begin, to = min(end, max(last, begin + kPast));

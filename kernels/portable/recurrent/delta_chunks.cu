@@ -8,7 +8,7 @@
 //          D_ij = e^(G_i - G_j), G the sum of decays' logarithms in two floats: strong decays lose nothing.
 //          The inverse in float32. Past a sequence's end q, k, beta and the decay's logarithm are zero
 //   grid : (chunks, Hk, 1)    block : (256, 1, 1), half of them a value head    shared : 71,680 B
-//   needs: Dk % 8 == 0, Dk <= 128; 16-byte aligned arrays and rows (ops/cuda/recurrent/delta_rule.py checks)
+//   needs: Dk % 8 == 0, Dk <= 128; 16-byte aligned arrays and rows (ops/cuda/recurrent/delta_prefill.py checks)
 //   check: tests/gpu/recurrent/test_delta_prefill.py against ops/reference/recurrent.py, states within 1e-4
 #include "chunks.cuh"
 #include "copy/async_copy.cuh"

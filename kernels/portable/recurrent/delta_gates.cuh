@@ -8,9 +8,9 @@ constexpr float kL2Eps = 1e-6f;  // added to the sums of squares of Q and K
 
 // By value, as ops/cuda/recurrent/arguments.py fills it.
 struct DeltaShape {
-  int64_t qkv_stride, gate_stride, z_stride, slot_stride;  // elements between rows, and between slots of states
-  int key_heads, value_heads;                              // Hk, Hv
-  int key_size, value_size;                                // Dk, Dv
+  int64_t qkv_stride, gate_stride, slot_stride;  // elements between rows, and between slots of states
+  int key_heads, value_heads;                    // Hk, Hv
+  int key_size, value_size;                      // Dk, Dv
   int min_tokens;    // of a sequence that the chunked kernels compute; the decode kernel: of those it leaves
   float scale, eps;  // Dk^-1/2; added to the gated norm's mean square
 
@@ -30,11 +30,12 @@ struct DeltaShape {
 struct DeltaGate {
   float beta, decay;  // decay is a logarithm
 
+  __device__ __forceinline__ DeltaGate(float b, float a, float rate, float step_bias)
+      : beta(sigmoid(b)), decay(-rate * softplus(a + step_bias)) {}
+
   // gates : [N, 2 Hv] bf16: b, then a
   __device__ __forceinline__ DeltaGate(const bf16* gates, int64_t token, int head, float rate, float step_bias,
-                                       const DeltaShape& shape) {
-    const bf16* row = gates + token * shape.gate_stride + head;
-    beta = sigmoid(__bfloat162float(row[0]));
-    decay = -rate * softplus(__bfloat162float(row[shape.value_heads]) + step_bias);
-  }
+                                       const DeltaShape& shape)
+      : DeltaGate(__bfloat162float(gates[token * shape.gate_stride + head]),
+                  __bfloat162float(gates[token * shape.gate_stride + shape.value_heads + head]), rate, step_bias) {}
 };

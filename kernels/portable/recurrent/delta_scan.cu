@@ -11,7 +11,7 @@
 //   grid : (ceil(Dv / 16 / warps), Hv, last - first)    block : (32 (warps + 1), 1, 1), the last warp copies
 //   shared : stages * (72,464 + 128 (16 warps + 8)) B
 //   needs: Dk % 8 == 0, Dv % 8 == 0, both up to 128; `warps` of the entry's name; one or two stages; 16-byte aligned
-//          arrays, rows and slots (ops/cuda/recurrent/delta_rule.py checks). States are read before the kernel ahead
+//          arrays, rows and slots (ops/cuda/recurrent/delta_prefill.py checks). States are read before the kernel ahead
 //          has ended: nothing between a step's inputs and this kernel may write them
 //   check: tests/gpu/recurrent/test_delta_prefill.py against ops/reference/recurrent.py, states within 1e-4
 #include "chunks.cuh"

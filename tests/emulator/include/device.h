@@ -88,7 +88,15 @@ T __ldg(const T* from) {
   return *from;
 }
 template <class T>
+T __ldcs(const T* from) {
+  return __ldg(from);
+}
+template <class T>
 void __stcg(T* to, const T& value) {
+  *to = value;
+}
+template <class T>
+void __stcs(T* to, const T& value) {
   *to = value;
 }
 

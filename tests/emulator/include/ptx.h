@@ -159,6 +159,7 @@ inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {}
 inline void ptx_fence_mbarrier_init_release_cluster() {}
 inline void ptx_fence_proxy_async_shared__cta() {}
 inline void ptx_prefetch_tensormap(const void*) {}
+inline void ptx_prefetch_global_L2(const void*) {}
 inline void ptx_mov_u64(unsigned long long& now) {
   now = uint64_t(emulator::machine.clock);
 }

@@ -20,6 +20,7 @@ from recurrent_cases import (
     delta_net,
     delta_rule,
     delta_weights,
+    gate_rows,
     heads_error,
     mild_gates,
     recurrent_batch,
@@ -28,6 +29,7 @@ from recurrent_cases import (
     states_error,
 )
 
+from wisp_plan.memory.buffers.recurrent import decode_arrivals
 from wisp_plan.memory.buffers.recurrent import recurrent as recurrent_buffers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
@@ -35,6 +37,7 @@ from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import StepKind
 from wisp_runtime.ops.cuda.recurrent.arguments import rounds
 from wisp_runtime.ops.reference import recurrent
+from wisp_runtime.ops.reference.packing import pack
 
 pytestmark = needs_compiler
 FULL = DeltaNetSpec(key_heads=1, value_heads=2, key_size=128, value_size=128)
@@ -55,7 +58,7 @@ STEPS = {
 @pytest.fixture(scope="module")
 def cuda():
     """The wrappers, by name."""
-    names = "conv", "delta_rule", "gated_norm", "mixers"
+    names = "conv", "delta_decode", "delta_prefill", "gated_norm", "mixers"
     with imported(*(f"recurrent.{name}" for name in names)) as modules:
         yield dict(zip(names, modules, strict=True))
 
@@ -81,54 +84,117 @@ class Case:
 
     def __init__(self, cuda, spec: DeltaNetSpec, sequences: list[Tokens], seed: int = 0) -> None:
         random, tokens = np.random.default_rng(seed), sum(sequence.count for sequence in sequences)
-        self.module, self.spec, self.host_batch = cuda["delta_rule"], spec, recurrent_batch(sequences)
+        self.module, self.spec, self.host_batch = cuda["delta_prefill"], spec, recurrent_batch(sequences)
         self.weights, gates = delta_weights(spec, seed), to_gpu(delta_gates(spec, tokens, seed))
         qkv = to_gpu(random.standard_normal((tokens, spec.conv_size)).astype(BF16))
-        self.z = apart(random, tokens, spec.value_heads * spec.value_size)
         self.states = slots_of(random, *spec.cache().shapes[0])
         self.before = self.states.host.copy()
         self.wanted = self.before.astype(np.float64)
         self.expected = delta_rule(qkv.host, gates.host, self.weights, spec, self.host_batch, self.wanted)
         batch = recurrent_batch(sequences, put=to_gpu)
-        self.given = self.module.DeltaInputs(qkv, gates, self.z, on_gpu(self.weights), spec, batch)
+        self.given = self.module.DeltaInputs(qkv, gates, on_gpu(self.weights), spec, batch)
         self.out = to_gpu(np.full((tokens, spec.value_heads * spec.value_size), np.nan, BF16))
 
-    def decode(self, *, has_norm: bool) -> None:
-        rule = self.module.DeltaRule(EmulatedGpu(seed=1))
-        rule.decode(self.given, self.states, self.out, has_norm=has_norm)
-
     def prefill(self, gpu: EmulatedGpu, *, min_tokens: int = 2, warps: int | None = None) -> None:
-        rule = self.module.DeltaRule(gpu, warps=warps)
-        rule.prefill(self.given, self.states, self.out, min_tokens=min_tokens)
+        prefill = self.module.DeltaPrefill(gpu, warps=warps)
+        prefill(self.given, self.states, self.out, min_tokens=min_tokens)
 
-    def check(self, *, is_computed: list[bool], state_error: float, has_norm: bool = False) -> None:
+    def check(self, *, is_computed: list[bool], state_error: float) -> None:
         """Compare the rows and states of the sequences that were computed; the others are as they were."""
-        expected, got = self.expected, self.out.host.astype(np.float64).reshape(self.expected.shape)
+        check_rows(self, self.expected, is_computed=is_computed, state_error=state_error)
+
+
+def check_rows(case, expected: np.ndarray, *, is_computed: list[bool], state_error: float) -> None:
+    """Compare a case's rows and states."""
+    got, states = case.out.host.astype(np.float64).reshape(expected.shape), case.states.host
+    untouched = set(range(SLOTS))
+    for (part, slot, _), wanted in zip(recurrent.sequences(case.host_batch), is_computed, strict=True):
+        if not wanted:
+            assert np.isnan(got[part]).all()
+            continue
+        untouched.discard(slot)
+        size = np.abs(expected[part]).max(axis=-1, keepdims=True)
+        require_close("o", got[part], expected[part], size, HALF_ULP + 1e-4)
+        size = np.abs(case.wanted[slot]).max(axis=(1, 2), keepdims=True)
+        require_close(f"state {slot}", states[slot], case.wanted[slot], size, state_error)
+    for slot in untouched:
+        require_equal(f"state {slot}", states[slot], case.before[slot])
+
+
+def packed(module, matrix: np.ndarray):
+    """Tile a matrix as the GPU's weights are."""
+    return module.PackedMatrix(to_gpu(pack(matrix)), *matrix.shape)
+
+
+class DecodeCase:
+    """A step with random projections, states and inputs, whose single tokens are decoded.
+
+    What is expected takes the channels of the kernel that convolves prompts.
+    """
+
+    def __init__(self, cuda, spec: DeltaNetSpec, sequences: list[Tokens], columns: int | None) -> None:
+        random, tokens = np.random.default_rng(3), sum(sequence.count for sequence in sequences)
+        self.module, self.spec, self.host_batch = cuda["delta_decode"], spec, recurrent_batch(sequences)
+        self.is_decoded = [count == 1 and slot >= 0 for count, _, slot in sequences]
+        self.weights, batch = delta_weights(spec, 3), recurrent_batch(sequences, put=to_gpu)
+        self.projected = apart(random, tokens, spec.conv_size + spec.value_heads * spec.value_size)
+        (of_states, of_inputs), weights = spec.cache().shapes, on_gpu(self.weights)
+        self.states, self.inputs = slots_of(random, *of_states), slots_of(random, *of_inputs, dtype=BF16)
+        self.before, self.inputs_before = self.states.host.copy(), self.inputs.host.copy()
+        gates, given = self._gates(tokens, columns)
+        self.wanted, copied = self.before.astype(np.float64), to_gpu(self.inputs_before)
+        convolve = cuda["conv"].CausalConv(EmulatedGpu())
+        options = {"has_prefills": True, "out_name": "convolved"}
+        qkv = convolve(self.projected, weights.conv, None, batch, copied, **options).host
+        self.inputs_after = copied.host
+        self.o = delta_rule(qkv, gates, self.weights, spec, self.host_batch, self.wanted)
+        self.given = self.module.DecodeInputs(self.projected, given, weights, spec, batch)
+        self.out = to_gpu(np.full((tokens, spec.value_heads * spec.value_size), np.nan, BF16))
+
+    def _gates(self, tokens: int, columns: int | None):
+        """Return gates, and what the kernel takes: the same, or x and a matrix of so many columns."""
+        if columns is None:
+            gates = delta_gates(self.spec, tokens, 3)
+            return gates, to_gpu(gates)
+        x, weight = gate_rows(self.spec, tokens, columns, 3)
+        given = self.module.GateRows(to_gpu(x), packed(self.module, weight))
+        return x.astype(np.float64) @ weight.astype(np.float64).T, given
+
+    def run(self, gpu: EmulatedGpu, *, has_norm: bool) -> None:
+        decode = self.module.DeltaDecode(gpu)
+        decode(self.given, self.states, self.inputs, self.out, has_norm=has_norm)
+
+    def check(self, *, has_norm: bool) -> None:
+        expected = self.o
         if has_norm:
-            z = self.z.host.astype(np.float64).reshape(expected.shape)
+            z = self.projected.host[:, self.spec.conv_size :].astype(np.float64).reshape(expected.shape)
             expected = recurrent.gated_norm(expected, z, self.weights.norm, eps=self.weights.eps)
-        states, untouched = self.states.host, set(range(SLOTS))
-        for (part, slot, _), wanted in zip(recurrent.sequences(self.host_batch), is_computed, strict=True):
-            if not wanted:
-                assert np.isnan(got[part]).all()
-                continue
-            untouched.discard(slot)
-            size = np.abs(expected[part]).max(axis=-1, keepdims=True)
-            require_close("o", got[part], expected[part], size, HALF_ULP + 1e-4)
-            size = np.abs(self.wanted[slot]).max(axis=(1, 2), keepdims=True)
-            require_close(f"state {slot}", states[slot], self.wanted[slot], size, state_error)
-        for slot in untouched:
-            require_equal(f"state {slot}", states[slot], self.before[slot])
+        check_rows(self, expected, is_computed=self.is_decoded, state_error=1e-5)
+        inputs = self.inputs_before.copy()
+        for (_, slot, _), is_decoded in zip(
+            recurrent.sequences(self.host_batch), self.is_decoded, strict=True
+        ):
+            inputs[slot] = self.inputs_after[slot] if is_decoded else inputs[slot]
+        require_equal("inputs", self.inputs.host.view(np.uint16), inputs.view(np.uint16))
 
 
 @pytest.mark.parametrize("spec", [FULL, SMALL], ids=["full", "small"])
 @pytest.mark.parametrize("has_norm", [True, False])
+@pytest.mark.parametrize("columns", [None, 72, 1416])
 @pytest.mark.parametrize("name", ["one token", "decodes", "mixed"])
-def test_a_decoded_token_is_one_step_of_the_recurrence(cuda, spec, name, has_norm) -> None:
-    case = Case(cuda, spec, STEPS[name])
-    case.decode(has_norm=has_norm)
-    is_decoded = [count == 1 and slot >= 0 for count, _, slot in STEPS[name]]
-    case.check(is_computed=is_decoded, state_error=1e-5, has_norm=has_norm)
+def test_a_decoded_token_is_one_step_of_the_recurrence(cuda, spec, name, columns, has_norm) -> None:
+    case = DecodeCase(cuda, spec, STEPS[name], columns)
+    case.run(EmulatedGpu(seed=1), has_norm=has_norm)
+    case.check(has_norm=has_norm)
+
+
+@pytest.mark.parametrize(("seed", "resident"), [(2, 1), (3, 2), (4, 4), (5, 0)])
+def test_all_value_heads_read_the_old_inputs_of_their_key_head(cuda, seed, resident) -> None:
+    case, gpu = DecodeCase(cuda, SMALL, STEPS["decodes"], 72), EmulatedGpu(seed=seed, resident=resident)
+    case.run(gpu, has_norm=True)
+    case.check(has_norm=True)
+    arrivals = decode_arrivals(len(STEPS["decodes"]), SMALL.key_heads)
+    assert not gpu.zeroed(arrivals.name, arrivals.shape, arrivals.dtype).host.any()
 
 
 @pytest.mark.parametrize("spec", [FULL, SMALL], ids=["full", "small"])
@@ -152,7 +218,7 @@ def prefilled(cuda, gpu: EmulatedGpu, parts: list[int], warps: int = 8) -> list[
     for count in parts:
         rows = slice(first, first + count)
         batch = recurrent_batch([Tokens(count, first, 1)], put=to_gpu)
-        arrays = {name: to_gpu(getattr(given, name).host[rows]) for name in ("qkv", "gates", "z")}
+        arrays = {name: to_gpu(getattr(given, name).host[rows]) for name in ("qkv", "gates")}
         case.given, case.out = replace(given, **arrays, batch=batch), to_gpu(whole.host[rows])
         case.prefill(gpu, warps=warps)
         results.append(case.out.host)
@@ -216,9 +282,9 @@ def test_the_gated_norm_takes_the_rows_that_are_wanted(cuda, size) -> None:
 
 
 LAUNCHES = {
-    "decodes": ["causal_conv", "delta_decode"],
+    "decodes": ["delta_decode"],
     "a prompt": ["causal_conv", "delta_chunks", "delta_scan_4", "gated_norm"],
-    "mixed": ["causal_conv", "delta_decode", "delta_chunks", "delta_scan_8", "gated_norm"],
+    "mixed": ["delta_decode", "causal_conv", "delta_chunks", "delta_scan_8", "gated_norm"],
 }
 
 

@@ -15,6 +15,7 @@ from recurrent_cases import (
     delta_gates,
     delta_rule,
     delta_weights,
+    gate_rows,
     recurrent_batch,
     require_close,
     require_equal,
@@ -23,8 +24,12 @@ from recurrent_cases import (
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import StepKind
 from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, to_device, to_host
-from wisp_runtime.ops.cuda.recurrent.delta_rule import DeltaInputs, DeltaRule
+from wisp_runtime.ops.cuda.recurrent.conv import CausalConv
+from wisp_runtime.ops.cuda.recurrent.delta_decode import DecodeInputs, DeltaDecode, GateRows
+from wisp_runtime.ops.cuda.recurrent.delta_prefill import DeltaInputs, DeltaPrefill
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.reference import recurrent
+from wisp_runtime.ops.reference.packing import pack
 
 HALF_ULP = 2**-8 * (1 + 1e-3)  # of bf16
 SPECS = {
@@ -41,45 +46,31 @@ def states_on_device(random, slots: int, *shape: int, dtype=np.float32):
 
 
 class DeltaCase:
-    """A step with random convolved channels, gates and states; ``slots`` of them."""
+    """A step with random states of ``slots`` slots, whose rows and states a kernel computes.
 
-    def __init__(
-        self,
-        spec: DeltaNetSpec,
-        sequences: list[Tokens],
-        *,
-        seed: int = 0,
-        slots: int = 40,
-        kind: StepKind | None = None,
-    ) -> None:
-        random, tokens = np.random.default_rng(seed), sum(sequence.count for sequence in sequences)
+    Attributes:
+        expected: o ``[N, Hv, Dv]`` in float64; ``wanted``, the states after the step.
+    """
+
+    def __init__(self, spec: DeltaNetSpec, sequences: list[Tokens], *, seed: int, slots: int) -> None:
+        self.random = np.random.default_rng(seed)
+        self.tokens = sum(sequence.count for sequence in sequences)
         self.spec, self.sequences, self.host_batch = spec, sequences, recurrent_batch(sequences)
-        self.batch = recurrent_batch(sequences, kind=kind, put=to_device)
-        self.weights, gates = delta_weights(spec, seed), delta_gates(spec, tokens, seed)
-        values = spec.value_heads * spec.value_size
-        qkv = random.standard_normal((tokens, spec.conv_size)).astype(BF16)
-        self.z = random.standard_normal((tokens, values)).astype(BF16)
-        self.states, self.before = states_on_device(random, slots, *spec.cache().shapes[0])
-        self.wanted = self.before.astype(np.float64)
-        self.expected = delta_rule(qkv, gates, self.weights, spec, self.host_batch, self.wanted)
+        self.weights = delta_weights(spec, seed)
         names = "conv", "decay", "step_bias", "norm"
         on_device = {name: to_device(getattr(self.weights, name)) for name in names}
-        arrays = (to_device(array) for array in (qkv, gates, self.z))
-        self.given = DeltaInputs(*arrays, replace(self.weights, **on_device), spec, self.batch)
-        self.out = full_nan((tokens, values), BF16)
+        self.on_device = replace(self.weights, **on_device)
+        self.states, self.before = states_on_device(self.random, slots, *spec.cache().shapes[0])
+        self.out = full_nan((self.tokens, spec.value_heads * spec.value_size), BF16)
 
-    def decode(self, device, *, has_norm: bool = False) -> None:
-        DeltaRule(device).decode(self.given, self.states, self.out, has_norm=has_norm)
+    def expect(self, qkv: np.ndarray, gates: np.ndarray) -> None:
+        """Compute what a step of these convolved channels and gates gives."""
+        self.wanted = self.before.astype(np.float64)
+        self.expected = delta_rule(qkv, gates, self.weights, self.spec, self.host_batch, self.wanted)
 
-    def prefill(self, device, *, min_tokens: int = 2, warps: int | None = None) -> None:
-        DeltaRule(device, warps=warps).prefill(self.given, self.states, self.out, min_tokens=min_tokens)
-
-    def check(self, counts: range, *, state_error: float, has_norm: bool = False) -> None:
+    def check(self, counts: range, *, state_error: float) -> None:
         """Compare the rows and states of sequences with so many tokens; the others are as they were."""
         expected, got = self.expected, to_host(self.out).astype(np.float64).reshape(self.expected.shape)
-        if has_norm:
-            z = self.z.astype(np.float64).reshape(expected.shape)
-            expected = recurrent.gated_norm(expected, z, self.weights.norm, eps=self.weights.eps)
         states, untouched = to_host(self.states), set(range(len(self.before)))
         for part, slot, _ in recurrent.sequences(self.host_batch):
             if slot < 0 or part.stop - part.start not in counts:
@@ -92,6 +83,85 @@ class DeltaCase:
             require_close(f"state {slot}", states[slot], self.wanted[slot], size, state_error)
         kept = sorted(untouched)
         require_equal("states of others", states[kept], self.before[kept])
+
+
+class PrefillCase(DeltaCase):
+    """A step with random convolved channels and gates."""
+
+    def __init__(
+        self,
+        spec: DeltaNetSpec,
+        sequences: list[Tokens],
+        *,
+        seed: int = 0,
+        slots: int = 40,
+        kind: StepKind | None = None,
+    ) -> None:
+        super().__init__(spec, sequences, seed=seed, slots=slots)
+        qkv = self.random.standard_normal((self.tokens, spec.conv_size)).astype(BF16)
+        gates = delta_gates(spec, self.tokens, seed)
+        self.expect(qkv, gates)
+        self.batch = recurrent_batch(sequences, kind=kind, put=to_device)
+        self.given = DeltaInputs(*map(to_device, (qkv, gates)), self.on_device, spec, self.batch)
+
+    def prefill(self, device, *, min_tokens: int = 2, warps: int | None = None) -> None:
+        DeltaPrefill(device, warps=warps)(self.given, self.states, self.out, min_tokens=min_tokens)
+
+
+class DecodeCase(DeltaCase):
+    """A step with random projections and inputs; expected are the channels of the kernel for prompts.
+
+    Args:
+        columns: columns of the gates' weight; None: gates are given.
+    """
+
+    def __init__(
+        self,
+        device,
+        spec: DeltaNetSpec,
+        sequences: list[Tokens],
+        *,
+        seed: int = 0,
+        slots: int = 40,
+        columns: int | None = None,
+    ) -> None:
+        super().__init__(spec, sequences, seed=seed, slots=slots)
+        values = spec.value_heads * spec.value_size
+        self.projected = self.random.standard_normal((self.tokens, spec.conv_size + values)).astype(BF16)
+        self.inputs, self.inputs_before = states_on_device(
+            self.random, slots, *spec.cache().shapes[1], dtype=BF16
+        )
+        self.batch = recurrent_batch(sequences, put=to_device)
+        gates, given = self._gates(columns, seed)
+        projected, copied = to_device(self.projected), to_device(self.inputs_before)
+        of_step = projected, self.on_device.conv, None, self.batch, copied
+        qkv = CausalConv(device)(*of_step, has_prefills=True, out_name="test.convolved")
+        self.inputs_after = to_host(copied)
+        self.expect(to_host(qkv), gates)
+        self.given = DecodeInputs(projected, given, self.on_device, spec, self.batch)
+
+    def _gates(self, columns: int | None, seed: int):
+        if columns is None:
+            gates = delta_gates(self.spec, self.tokens, seed)
+            return gates, to_device(gates)
+        x, weight = gate_rows(self.spec, self.tokens, columns, seed)
+        packed = PackedMatrix(to_device(pack(weight)), *weight.shape)
+        return x.astype(np.float64) @ weight.astype(np.float64).T, GateRows(to_device(x), packed)
+
+    def decode(self, device, *, has_norm: bool = False) -> None:
+        DeltaDecode(device)(self.given, self.states, self.inputs, self.out, has_norm=has_norm)
+        if has_norm:
+            z = self.projected[:, self.spec.conv_size :].astype(np.float64).reshape(self.expected.shape)
+            norm = self.weights.norm
+            self.expected = recurrent.gated_norm(self.expected, z, norm, eps=self.weights.eps)
+
+    def check_inputs(self) -> None:
+        """Compare the inputs that were left, to the bit."""
+        expected = self.inputs_before.copy()
+        for part, slot, _ in recurrent.sequences(self.host_batch):
+            if slot >= 0 and part.stop - part.start == 1:
+                expected[slot] = self.inputs_after[slot]
+        require_equal("inputs", to_host(self.inputs).view(np.uint16), expected.view(np.uint16))
 
 
 def bits(array: cp.ndarray) -> np.ndarray:

@@ -34,6 +34,7 @@ def recurrent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
         Buffer("convolved", (tokens, channels), "bfloat16"),
         Buffer("recurrent", (tokens, width), "bfloat16"),
         Buffer("gated", (tokens, width), "bfloat16"),
+        decode_arrivals(step.max_sequences, max(mixer.key_heads for mixer in mixers)),
         *chunk_buffers(max_chunks(tokens, step.max_sequences), heads),
     )
 
@@ -41,6 +42,11 @@ def recurrent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
 def _sizes(mixer: DeltaNetSpec) -> tuple[int, int]:
     """Return the value heads, and their channels."""
     return mixer.value_heads, mixer.value_heads * mixer.value_size
+
+
+def decode_arrivals(sequences: int, key_heads: int) -> Buffer:
+    """Return arrival counters of the value heads that share a key head: of its Q, and of its K."""
+    return Buffer("delta_net.arrivals", (sequences, key_heads, 2), "uint32", is_zeroed=True)
 
 
 def max_chunks(tokens: int, sequences: int) -> int:

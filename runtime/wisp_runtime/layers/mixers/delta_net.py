@@ -38,6 +38,6 @@ class DeltaNet:
             rows: ``[R]``, the rows of the result that are wanted, ``[R, D]``; states are updated for all.
         """
         states, inputs = cache.of_layer(self._layer).arrays
-        projected, gates = self._ops.project_delta_net(x, *self._projections)
+        projected, gates = self._ops.project_delta_net(x, *self._projections, batch)
         given = projected, gates, self._weights, self._spec, batch, states, inputs, rows
         return self._output(self._ops.delta_net(*given))

@@ -24,7 +24,11 @@ class RecurrentMixers:
         """See :func:`.reference.linear`."""
 
     def project_delta_net(
-        self, x: Array, qkvz: PackedMatrix | CompactMatrix, gates: PackedMatrix | CompactMatrix
+        self,
+        x: Array,
+        qkvz: PackedMatrix | CompactMatrix,
+        gates: PackedMatrix | CompactMatrix,
+        batch: Batch,  # noqa: ARG002 (for devices that fuse)
     ) -> tuple[Array, Array]:
         """See :func:`.reference.linear`."""
         return self.linear(x, qkvz), self.linear(x, gates)

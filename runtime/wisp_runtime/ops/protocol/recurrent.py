@@ -7,7 +7,7 @@ kernel, a prompt's a convolution, a chunked recurrence and a norm.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.mamba import MambaSpec
@@ -55,23 +55,30 @@ class MambaWeights:
     norm: Array | None
 
 
+DeltaNetGates = Any
+"""Gates ``[N, 2 Hv]`` of a step, or what a device needs to compute them with the rest."""
+
+
 class RecurrentOps(Protocol):
     """Mixers with a state of fixed size a sequence."""
 
-    def project_delta_net(self, x: Array, qkvz: Matrix, gates: Matrix) -> tuple[Array, Array]:
+    def project_delta_net(
+        self, x: Array, qkvz: Matrix, gates: Matrix, batch: Batch
+    ) -> tuple[Array, DeltaNetGates]:
         """Return ``x W^T`` of both matrices: ``projected`` and ``gates`` of :meth:`delta_net`.
 
         Args:
             x: ``[N, D]``.
             qkvz: ``[C + Hv Dv, D]``.
             gates: ``[2 Hv, D]``.
+            batch: the step.
         """
         ...
 
     def delta_net(
         self,
         projected: Array,
-        gates: Array,
+        gates: DeltaNetGates,
         weights: DeltaNetWeights,
         spec: DeltaNetSpec,
         batch: Batch,

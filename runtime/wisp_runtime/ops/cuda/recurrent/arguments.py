@@ -15,7 +15,7 @@ MAX_SIZE = constants()["delta_max_size"]
 """Channels of a head of K and V, at most."""
 
 DECODE_THREADS = constants()["delta_decode_threads"]
-DECODE_SHARED_BYTES = 4 * (DECODE_THREADS // 32 * 2 * MAX_SIZE + MAX_SIZE + MAX_SIZE // 32)
+DECODE_SHARED_BYTES = 10296
 """``Shared`` of delta_decode.cu."""
 
 CHUNK_THREADS = 256
@@ -34,7 +34,8 @@ class ConvShape(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("stride", "slot_stride")),
-        *((name, ctypes.c_int32) for name in ("tokens", "sequences", "channels", "tile_tokens")),
+        *((name, ctypes.c_int32) for name in ("tokens", "sequences", "channels")),
+        *((name, ctypes.c_int32) for name in ("tile_tokens", "min_tokens")),
     )
 
 
@@ -42,10 +43,20 @@ class DeltaShape(ctypes.Structure):
     """``DeltaShape`` of delta_gates.cuh."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("qkv_stride", "gate_stride", "z_stride", "slot_stride")),
+        *((name, ctypes.c_int64) for name in ("qkv_stride", "gate_stride", "slot_stride")),
         *((name, ctypes.c_int32) for name in ("key_heads", "value_heads", "key_size", "value_size")),
         ("min_tokens", ctypes.c_int32),
         *((name, ctypes.c_float) for name in ("scale", "eps")),
+    )
+
+
+class DecodeShape(ctypes.Structure):
+    """``DecodeShape`` of delta_decode.cu."""
+
+    _fields_ = (
+        ("delta", DeltaShape),
+        ("input_stride", ctypes.c_int64),
+        ("columns", ctypes.c_int32),
     )
 
 
@@ -60,11 +71,10 @@ class NormShape(ctypes.Structure):
 
 
 class Strides(NamedTuple):
-    """Elements between rows of the convolved Q, K and V, of gates, of Z, and between slots of states."""
+    """Elements between rows of Q, K and V, and of gates, and between slots of states."""
 
     qkv: int
     gates: int
-    z: int
     slots: int
 
 

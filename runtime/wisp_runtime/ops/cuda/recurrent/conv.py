@@ -14,7 +14,7 @@ from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.recurrent.arguments import ConvShape
 
 _OP = "causal_conv"
-_TAPS = 4
+TAPS = 4
 _THREADS = constants()["conv_threads"]
 _TILE_TOKENS = 16  # of a step in which some sequence has several tokens
 
@@ -47,6 +47,7 @@ class CausalConv:
         inputs: Array,
         *,
         has_prefills: bool,
+        min_tokens: int = 1,
         out_name: str,
     ) -> Array:
         """Convolve the first C columns of ``x``, apply SiLU, and update the sequences' last inputs.
@@ -58,6 +59,7 @@ class CausalConv:
             batch: the step; sequences with slot -1 are left out.
             inputs: ``[slots, 3, C]`` bf16, slots apart by a multiple of 8 elements; updated in place.
             has_prefills: whether any sequence has several tokens.
+            min_tokens: fewest tokens of a sequence that is convolved; the rows and inputs of others stay.
             out_name: buffer of the workspace that takes the result.
 
         Returns:
@@ -73,21 +75,22 @@ class CausalConv:
             inputs.strides,
             len(batch.context_lengths_host),
             has_prefills,
+            min_tokens,
         )
         plan = self._plans.get(key)
         if plan is None:
             _check(x, weight, bias, batch, inputs)
-            plan = remember(self._plans, key, _plan(x, weight, batch, inputs, has_prefills))
+            plan = remember(self._plans, key, _plan(x, weight, batch, inputs, has_prefills, min_tokens))
         out = self._workspace.array(out_name, plan.out_shape, BF16)
         of_batch = batch.query_starts, batch.positions, batch.state_slots
         self._kernel.launch(plan.grid, _THREADS, x, weight, bias, inputs, *of_batch, out, plan.shape)
         return out
 
 
-def _plan(x: Array, weight: Array, batch: Batch, inputs: Array, has_prefills: bool) -> _Plan:
+def _plan(x: Array, weight: Array, batch: Batch, inputs: Array, has_prefills: bool, min_tokens: int) -> _Plan:
     tokens, channels, tile = len(x), len(weight), _TILE_TOKENS if has_prefills else 1
     strides = x.strides[0] // 2, inputs.strides[0] // 2
-    shape = ConvShape(*strides, tokens, len(batch.context_lengths_host), channels, tile)
+    shape = ConvShape(*strides, tokens, len(batch.context_lengths_host), channels, tile, min_tokens)
     return _Plan((-(-channels // (8 * _THREADS)), -(-tokens // tile)), shape, (tokens, channels))
 
 
@@ -97,10 +100,10 @@ def _check(x: Array, weight: Array, bias: Array | None, batch: Batch, inputs: Ar
     fits = channels % 8 == 0 and channels <= x.shape[1]
     require_true(fits, f"{_OP}: C is {channels}, must be a multiple of 8, as x {list(x.shape)} has columns")
     check_rows(_OP, "x", x, x.shape)
-    require(_OP, "weight", weight, (channels, _TAPS), BF16)
+    require(_OP, "weight", weight, (channels, TAPS), BF16)
     if bias is not None:
         require(_OP, "bias", bias, (channels,), BF16)
-    check_slots(_OP, "inputs", inputs, (_TAPS - 1, channels), BF16)
+    check_slots(_OP, "inputs", inputs, (TAPS - 1, channels), BF16)
     check_batch(_OP, batch, tokens)
 
 

@@ -14,10 +14,12 @@ from wisp_runtime.ops.cuda.attention.batch_mix import BatchMix
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.gemm.linear import Linear, Matrix
-from wisp_runtime.ops.cuda.recurrent import delta_rule
+from wisp_runtime.ops.cuda.recurrent import delta_prefill
 from wisp_runtime.ops.cuda.recurrent.conv import CausalConv
-from wisp_runtime.ops.cuda.recurrent.delta_rule import DeltaInputs, DeltaRule
+from wisp_runtime.ops.cuda.recurrent.delta_decode import DecodeInputs, DeltaDecode, GateRows
+from wisp_runtime.ops.cuda.recurrent.delta_prefill import DeltaInputs, DeltaPrefill
 from wisp_runtime.ops.cuda.recurrent.gated_norm import GatedNorm
+from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights
 
 
@@ -28,10 +30,10 @@ class RecurrentMixers:
         RECURRENT_KERNELS: kernels of these mixers.
     """
 
-    RECURRENT_KERNELS: ClassVar = ("causal_conv", *delta_rule.KERNELS, "gated_norm")
+    RECURRENT_KERNELS: ClassVar = ("causal_conv", "delta_decode", *delta_prefill.KERNELS, "gated_norm")
     gpu: Gpu
     _linear: Linear
-    _kernels: tuple[CausalConv, DeltaRule, GatedNorm] | None = None
+    _kernels: tuple[CausalConv, DeltaDecode, DeltaPrefill, GatedNorm] | None = None
 
     @abstractmethod
     def _mix_of(self, batch: Batch) -> BatchMix:
@@ -49,17 +51,22 @@ class RecurrentMixers:
     def load_recurrent(self, spec: ModelSpec) -> None:
         """Load the kernels of a model's recurrent mixers."""
         if spec.mixers(DeltaNetSpec) and self._kernels is None:
-            self._kernels = CausalConv(self.gpu), DeltaRule(self.gpu), GatedNorm(self.gpu)
+            gpu = self.gpu
+            self._kernels = CausalConv(gpu), DeltaDecode(gpu), DeltaPrefill(gpu), GatedNorm(gpu)
 
-    def project_delta_net(self, x: Array, qkvz: Matrix, gates: Matrix) -> tuple[Array, Array]:
-        """Launch both GEMMs; see :meth:`.linear.Linear.__call__`."""
+    def project_delta_net(
+        self, x: Array, qkvz: Matrix, gates: Matrix, batch: Batch
+    ) -> tuple[Array, Array | GateRows]:
+        """Launch both GEMMs; of decode steps :meth:`delta_net` computes gates of unquantized weights."""
         projected = self._linear(x, qkvz, None, out_name="projected")
+        if isinstance(gates, PackedMatrix) and not self._mix_of(batch).has_prefills:
+            return projected, GateRows(x, gates)
         return projected, self._linear(x, gates, None, out_name="gates")
 
     def delta_net(
         self,
         projected: Array,
-        gates: Array,
+        gates: Array | GateRows,
         weights: DeltaNetWeights,
         spec: DeltaNetSpec,
         batch: Batch,
@@ -67,29 +74,32 @@ class RecurrentMixers:
         inputs: Array,
         rows: Array | None = None,
     ) -> Array:
-        """Launch a convolution, then of decode steps one kernel; else those of each kind of sequences."""
+        """Launch one kernel for sequences with one token, and those of prompts for the others."""
         assert self._kernels is not None, "the model was reserved without recurrent mixers"
-        (conv, rule, norm), mix = self._kernels, self._mix_of(batch)
-        convolved = conv(
-            projected,
-            weights.conv,
-            None,
-            batch,
-            inputs,
-            has_prefills=mix.has_prefills,
-            out_name="convolved",
-        )
-        z = projected[:, spec.conv_size :]
-        given = DeltaInputs(convolved, gates, z, weights, spec, batch)
+        (conv, decode, prefill, norm), mix = self._kernels, self._mix_of(batch)
         is_decode = rows is None and not mix.has_prefills
         shape = len(projected), spec.value_heads * spec.value_size
         out = self.gpu.workspace.array("gated" if is_decode else "recurrent", shape, BF16)
         if mix.has_decodes:
-            rule.decode(given, states, out, has_norm=is_decode)
+            given = DecodeInputs(projected, gates, weights, spec, batch)
+            decode(given, states, inputs, out, has_norm=is_decode)
         if is_decode:
             return out
         if mix.has_prefills:
-            rule.prefill(given, states, out, min_tokens=2 if mix.has_decodes else 1)
+            assert not isinstance(gates, GateRows), "gates of prompts are computed before"
+            least = 2 if mix.has_decodes else 1
+            convolved = conv(
+                projected,
+                weights.conv,
+                None,
+                batch,
+                inputs,
+                has_prefills=True,
+                min_tokens=least,
+                out_name="convolved",
+            )
+            prefill(DeltaInputs(convolved, gates, weights, spec, batch), states, out, min_tokens=least)
+        z = projected[:, spec.conv_size :]
         return norm(out, z, weights.norm, rows, eps=weights.eps, out_name="gated")
 
     def project_mamba(self, x: Array, weight: Matrix, bias: Array | None) -> Array:  # noqa: ARG002

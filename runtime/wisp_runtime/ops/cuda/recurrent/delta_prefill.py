@@ -1,4 +1,4 @@
-"""Gated delta rule on the GPU: a token a sequence by one kernel, prompts in chunks of 64 tokens by two."""
+"""Gated delta rule of prompts on the GPU, in chunks of 64 tokens, by two kernels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.recurrent import arguments
 from wisp_runtime.ops.cuda.recurrent.arguments import MAX_SIZE, DeltaShape, Strides
-from wisp_runtime.ops.cuda.recurrent.conv import check_batch, check_rows, check_slots
+from wisp_runtime.ops.cuda.recurrent.conv import check_batch, check_slots
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 
 _OP = "delta_net"
-KERNELS = ("delta_decode", "delta_chunks", "delta_scan")
+KERNELS = ("delta_chunks", "delta_scan")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +30,19 @@ class DeltaInputs:
     Attributes:
         qkv: ``[N, C]`` bf16, contiguous: convolved Q, K and V.
         gates: ``[N, 2 Hv]`` bf16, rows apart.
-        z: ``[N, Hv Dv]`` bf16, rows apart.
         weights, spec: those of the layer.
         batch: the step.
     """
 
     qkv: Array
     gates: Array
-    z: Array
     weights: DeltaNetWeights
     spec: DeltaNetSpec
     batch: Batch
 
 
-class DeltaRule:
-    """Read and update states.
+class DeltaPrefill:
+    """Read and update the states of sequences with several tokens.
 
     Args:
         device: the GPU.
@@ -53,42 +51,18 @@ class DeltaRule:
 
     def __init__(self, device: Gpu, *, warps: int | None = None) -> None:
         self._device, self._warps = device, warps
-        self._decode = device.kernels.get("delta_decode", "delta_decode")
         self._chunks = device.kernels.get("delta_chunks", "delta_chunks")
         entries = arguments.SCAN_WARPS
         self._scan = {count: device.kernels.get("delta_scan", f"delta_scan_{count}") for count in entries}
         self._shapes: dict[object, DeltaShape] = {}
 
-    def decode(self, given: DeltaInputs, states: Array, out: Array, *, has_norm: bool) -> None:
-        """Compute the sequences with one token.
+    def __call__(self, given: DeltaInputs, states: Array, out: Array, *, min_tokens: int) -> None:
+        """Compute the sequences with at least ``min_tokens`` tokens.
 
         Args:
             states: ``[slots, Hv, Dk, Dv]`` float32, slots apart; updated in place.
-            out: ``[N, Hv Dv]`` bf16.
-            has_norm: whether ``out`` takes the gated norm of o; else o.
+            out: ``[N, Hv Dv]`` bf16, takes o.
         """
-        batch, weights = given.batch, given.weights
-        shape = self._shape(given, states, out, min_tokens=2)
-        self._decode.launch(
-            (given.spec.value_heads, len(batch.context_lengths_host)),
-            arguments.DECODE_THREADS,
-            given.qkv,
-            given.gates,
-            given.z,
-            weights.decay,
-            weights.step_bias,
-            weights.norm if has_norm else None,
-            states,
-            batch.query_starts,
-            batch.positions,
-            batch.state_slots,
-            out,
-            shape,
-            shared_bytes=arguments.DECODE_SHARED_BYTES,
-        )
-
-    def prefill(self, given: DeltaInputs, states: Array, out: Array, *, min_tokens: int) -> None:
-        """Compute the sequences with at least ``min_tokens`` tokens, in chunks; ``out`` takes o."""
         batch, heads = given.batch, given.spec.value_heads
         capacity = max_chunks(len(given.qkv), len(batch.context_lengths_host))
         buffers = chunk_buffers(capacity, heads)
@@ -143,7 +117,7 @@ class DeltaRule:
         )
 
     def _shape(self, given: DeltaInputs, states: Array, out: Array, *, min_tokens: int) -> DeltaShape:
-        sizes = given.qkv.shape, given.gates.strides, given.z.strides, states.shape, states.strides
+        sizes = given.qkv.shape, given.gates.strides, states.shape, states.strides
         key = (
             *sizes,
             out.shape,
@@ -155,33 +129,36 @@ class DeltaRule:
         shape = self._shapes.get(key)
         if shape is None:
             _check(given, states, out)
-            strides = Strides(
-                given.qkv.shape[1],
-                given.gates.strides[0] // 2,
-                given.z.strides[0] // 2,
-                states.strides[0] // 4,
-            )
+            strides = Strides(given.qkv.shape[1], given.gates.strides[0] // 2, states.strides[0] // 4)
             shape = arguments.delta_shape(given.spec, strides, eps=given.weights.eps, min_tokens=min_tokens)
             remember(self._shapes, key, shape)
         return shape
 
 
 def _check(given: DeltaInputs, states: Array, out: Array) -> None:
-    spec, weights, tokens = given.spec, given.weights, len(given.qkv)
+    spec, tokens = given.spec, len(given.qkv)
+    require(_OP, "qkv", given.qkv, (tokens, spec.conv_size), BF16)
+    check_gates(_OP, given.gates, tokens, spec)
+    check_layer(_OP, spec, given.weights, states)
+    require(_OP, "out", out, (tokens, spec.value_heads * spec.value_size), BF16)
+    check_batch(_OP, given.batch, tokens)
+
+
+def check_gates(op: str, gates: Array, tokens: int, spec: DeltaNetSpec) -> None:
+    """Require rows of b and a of all value heads."""
+    columns = 2 * spec.value_heads
+    is_rows = gates.shape == (tokens, columns) and gates.dtype == BF16 and gates.strides[1] == 2
+    require_true(is_rows, f"{op}: gates is {list(gates.shape)} {gates.dtype}, must be rows of 2 Hv, bf16")
+
+
+def check_layer(op: str, spec: DeltaNetSpec, weights: DeltaNetWeights, states: Array) -> None:
+    """Require sizes that the kernels compute, and weights and states of these."""
     heads, sizes = spec.value_heads, (spec.key_size, spec.value_size)
     for name, size in zip(("Dk", "Dv"), sizes, strict=True):
         fits = size % 8 == 0 and 0 < size <= MAX_SIZE
-        require_true(fits, f"{_OP}: {name} is {size}, must be a multiple of 8 up to {MAX_SIZE}")
-    require_true(heads % spec.key_heads == 0, f"{_OP}: {heads} value heads of {spec.key_heads} key heads")
-    require(_OP, "qkv", given.qkv, (tokens, spec.conv_size), BF16)
-    width = heads * spec.value_size
-    gates = given.gates
-    is_rows = gates.shape == (tokens, 2 * heads) and gates.dtype == BF16 and gates.strides[1] == 2
-    require_true(is_rows, f"{_OP}: gates is {list(gates.shape)} {gates.dtype}, must be rows of 2 Hv, bf16")
-    check_rows(_OP, "z", given.z, (tokens, width))
+        require_true(fits, f"{op}: {name} is {size}, must be a multiple of 8 up to {MAX_SIZE}")
+    require_true(heads % spec.key_heads == 0, f"{op}: {heads} value heads of {spec.key_heads} key heads")
     for name in ("decay", "step_bias"):
-        require(_OP, name, getattr(weights, name), (heads,), np.float32)
-    require(_OP, "norm", weights.norm, (spec.value_size,), np.float32)
-    check_slots(_OP, "states", states, (heads, *sizes), np.float32)
-    require(_OP, "out", out, (tokens, width), BF16)
-    check_batch(_OP, given.batch, tokens)
+        require(op, name, getattr(weights, name), (heads,), np.float32)
+    require(op, "norm", weights.norm, (spec.value_size,), np.float32)
+    check_slots(op, "states", states, (heads, *sizes), np.float32)
