@@ -208,8 +208,8 @@ FORGOTTEN = {  # model; part of the kernel, what waits, what stands there instea
     "sums of others": (
         "heads of 64",
         "cluster_reduction",
-        "detector_.wait(reduced_",
-        "if (false) detector_.wait(reduced_",
+        "detector_.wait(barrier, reductions_",
+        "if (false) detector_.wait(barrier, reductions_",
     ),
     "warps that have no tile": (
         "uneven shares",

@@ -79,7 +79,7 @@ class ClusterReduction {
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
-        if (i * kBlockTiles + warp < left) {
+        if (first + i < kMBlocks && i * kBlockTiles + warp < left) {
           send_half(sums[first + i], there_ + offset + i * (128 * kFloats * 4), barriers_there_ + barrier, thread);
         }
       }
@@ -87,7 +87,7 @@ class ClusterReduction {
       round_++;
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
-        if (i * kBlockTiles + warp < left) {
+        if (first + i < kMBlocks && i * kBlockTiles + warp < left) {
           Sums<2 * kSums> all;
           receive_half(all, sums[first + i], buffers_ + offset + i * (128 * kFloats * 4), thread);
           use((first + i) * kBlockTiles + warp, all);
@@ -100,40 +100,36 @@ class ClusterReduction {
   // rank. Partial sums are added in the order of rank and warpgroup.
   template <int kMBlocks, class Use>
   __device__ __forceinline__ void reduce(float (&sums)[kMBlocks][N / 2], int tiles, int phase, Use use) {
-    constexpr int kAtOnce = Layout::kReduceGroups;
-    const int thread = threadIdx.x % 128, warp = thread / 32, self = 2 * rank_ + warpgroup_;
+    constexpr int kAtOnce = Layout::kReduceGroups, kFitting = Layout::kReduceMBlocks;
+    constexpr int kBlocks = kMBlocks < kFitting ? kMBlocks : kFitting;
+    const int warp = threadIdx.x % 128 / 32;
 #pragma unroll
-    for (int m = 0; m < kMBlocks; m++) {
-      const int size = min(kBlockTiles, tiles - m * kBlockTiles);
+    for (int m = 0; m < kMBlocks; m += kBlocks) {
+      const int size = min(kBlocks * kBlockTiles, tiles - m * kBlockTiles);
       if (size <= 0) break;
-      if (N / 8 > kAtOnce && m > 0 && size < kBlockTiles) {
+      if (N / 8 > kAtOnce && m > 0 && size < kBlocks * kBlockTiles) {
         // A block uses both barriers, and not all warps hold this one back: none may still be waiting for the last.
         asm volatile("bar.sync %0, 128;" ::"r"(2 + warpgroup_) : "memory");
       }
 #pragma unroll
       for (int first = 0; first < N / 8; first += kAtOnce) {
         const int buffer = reductions_ & 1;
-        if (thread == 0) mbarrier_arrive_expect(reduced_ + (warpgroup_ * 2 + buffer) * 8, 3 * size * 32 * kAtOnce * 4);
-        if (warp < size) {
+        const uint32_t barrier = reduced_ + (warpgroup_ * 2 + buffer) * 8;
+        if (threadIdx.x % 128 == 0) mbarrier_arrive_expect(barrier, 3 * size * 32 * kAtOnce * 4);
 #pragma unroll
-          for (int other = 0; other < 4; other++) {
-            if (other == self) continue;
-            // In the other's buffer, the partial sums of its three others follow each other.
-            const int rank = other / 2, warpgroup = other % 2, slot = self < other ? self : self - 1;
-            const uint32_t to =
-                all_buffers_ + (warpgroup * 2 + buffer) * Layout::kBufferBytes + slot * Layout::kPartialBytes;
-            send_partial(sums[m], first, rank, warpgroup, at_rank(to, rank) + thread * (kAtOnce * 4),
-                         at_rank(reduced_ + (warpgroup * 2 + buffer) * 8, rank));
-          }
+        for (int i = 0; i < kBlocks; i++) {
+          if (m + i < kMBlocks && i * kBlockTiles + warp < size) send_partials(sums[m + i], first, buffer, i);
         }
-        detector_.wait(reduced_ + (warpgroup_ * 2 + buffer) * 8, reductions_ / 2 & 1, kPartialsReceived, phase);
+        detector_.wait(barrier, reductions_ / 2 & 1, kPartialsReceived, phase);
         reductions_++;
-        if (warp < size) {
-          float all[kAtOnce];
-          const uint32_t from = buffers_ + buffer * Layout::kBufferBytes + thread * (kAtOnce * 4);
-          add_partials(all, sums[m], first, self, from);
 #pragma unroll
-          for (int i = 0; i < kAtOnce; i++) use(m * kBlockTiles + warp, first + i, all[i]);
+        for (int i = 0; i < kBlocks; i++) {
+          if (m + i >= kMBlocks || i * kBlockTiles + warp >= size) break;
+          float all[kAtOnce];
+          add_partials(all, sums[m + i], first, 2 * rank_ + warpgroup_,
+                       buffers_ + buffer * Layout::kBufferBytes + partials_at(i));
+#pragma unroll
+          for (int g = 0; g < kAtOnce; g++) use((m + i) * kBlockTiles + warp, first + g, all[g]);
         }
       }
     }
@@ -149,6 +145,24 @@ class ClusterReduction {
   static __device__ __forceinline__ float partial(const float (&sums)[N / 2], int g, int rank, int warpgroup) {
     const float top = rank ? sums[4 * g + 1] : sums[4 * g], bottom = rank ? sums[4 * g + 3] : sums[4 * g + 2];
     return warpgroup ? bottom : top;
+  }
+
+  // This thread's place in a buffer: the partial sums of block `i` from three others follow each other.
+  static __device__ __forceinline__ int partials_at(int i) {
+    return i * 3 * Layout::kPartialBytes + threadIdx.x % 128 * (Layout::kReduceGroups * 4);
+  }
+
+  // To each other warpgroup what it finishes of these sums, which are of the i-th block of this round.
+  __device__ __forceinline__ void send_partials(const float (&sums)[N / 2], int first, int buffer, int i) const {
+    const int self = 2 * rank_ + warpgroup_;
+#pragma unroll
+    for (int other = 0; other < 4; other++) {
+      if (other == self) continue;
+      const int rank = other / 2, warpgroup = other % 2, slot = self < other ? self : self - 1;
+      const uint32_t to = all_buffers_ + (warpgroup * 2 + buffer) * Layout::kBufferBytes + slot * Layout::kPartialBytes;
+      send_partial(sums, first, rank, warpgroup, at_rank(to, rank) + partials_at(i),
+                   at_rank(reduced_ + (warpgroup * 2 + buffer) * 8, rank));
+    }
   }
 
   static __device__ __forceinline__ void send_partial(const float (&sums)[N / 2], int g, int rank, int warpgroup,

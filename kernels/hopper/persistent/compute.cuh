@@ -161,9 +161,11 @@ struct Compute {
   }
 
   // Scales of the residual's rows, 1 / rms, come to shared memory. From 32 sequences on the compute warps gather them
-  // before a GEMM, while its first activations are on their way; else a warp does while the GEMM runs.
+  // before a GEMM, while its first activations are on their way; else a warp does while the GEMM runs. Once a phase.
   __device__ __forceinline__ void begin_row_scales() {
     if constexpr (!Layout::kHasRowScaleWarp) {
+      if (scaled_phase == phase) return;
+      scaled_phase = phase;
       const uint32_t passed = shared_address(&storage.barriers_passed);
       detector.until([&] { return load_barriers_passed(passed) >= phase; }, kGridBarrierPassed, phase);
       sync_compute();
@@ -173,6 +175,8 @@ struct Compute {
   }
   __device__ __forceinline__ void wait_for_row_scales() {
     if constexpr (Layout::kHasRowScaleWarp) {
+      if (scaled_phase == phase) return;
+      scaled_phase = phase;
       detector.wait(shared_address(&storage.scaled), scaled_parity, kRowScales, phase);
       scaled_parity ^= 1;
     }
@@ -241,7 +245,7 @@ struct Compute {
   PipelineState<Layout::kStages> stage{0}, released{0};
   PipelineState<Layout::kActivationStages> activations{0};
   uint32_t scaled_parity = 0;
-  int phase = 0, layer = 0;
+  int phase = 0, layer = 0, scaled_phase = -1;  // scaled_phase: the last phase whose scales have come
   LayerWeights weights;
   const bf16* next_input_norm;  // loaded with them: a miss in the middle of a layer takes a microsecond
 };

@@ -69,19 +69,19 @@ struct MixerOf {
 };
 template <class Format, class Cache, class Activations>
 struct MixerOf<Format, Cache, Activations, true> {
-  using ProjectDelta = Both<Gemm<Qkvz, Format, StorePolled<ProjectedQkvz>>,
-                            FewRowsGemm<Gates, GatesFormat<Activations>, StorePolled<ProjectedGates>>>;
+  using ProjectDelta = Both<FewRowsGemm<Gates, GatesFormat<Activations>, StorePolled<ProjectedGates>>,
+                            Gemm<Qkvz, Format, StorePolled<ProjectedQkvz>>>;
   using Project = ByKind<ProjectQkv<Format>, ProjectDelta>;
   using Mix = ByKind<Attend<Cache, Activations>, UpdateStates<Activations>>;
 };
 template <class Format, class Cache>
 using Mixer = MixerOf<Format, Cache, typename Format::Activations, (kPeriod > 1)>;
 
-template <class Format, class HeadFormat, class Cache, class Activations = typename Format::Activations>
+template <int N, class Format, class HeadFormat, class Cache, class Activations = typename Format::Activations>
 using DenseLayer = Phases<typename Mixer<Format, Cache>::Project,            //
                           typename Mixer<Format, Cache>::Mix,                //
                           Gemm<Output, Format, AddToResidual<Activations>>,  //
-                          Gemm<GateUp, Format, SwiGlu<Activations>>,         //
+                          Gemm<GateUp<gate_up_blocks(N)>, Format, SwiGlu<Activations>>,
                           Gemm<Down, Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
 
 // A mixture of experts in place of the MLP.
@@ -93,10 +93,10 @@ using MoeLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,                //
                         ExpertGateUp<Format, Activations>,                 //
                         ExpertDown<Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
 
-template <class Format, class HeadFormat, class Cache>
+template <int N, class Format, class HeadFormat, class Cache>
 using ModelLayer =
-    std::conditional_t<kHasExperts, MoeLayer<Format, HeadFormat, Cache>, DenseLayer<Format, HeadFormat, Cache>>;
+    std::conditional_t<kHasExperts, MoeLayer<Format, HeadFormat, Cache>, DenseLayer<N, Format, HeadFormat, Cache>>;
 
 template <int N, class Format, class HeadFormat = Bf16, class Cache = PagedKv>
-using DecodeStep = Step<N, Phases<Embed<typename Format::Activations>>, ModelLayer<Format, HeadFormat, Cache>,
+using DecodeStep = Step<N, Phases<Embed<typename Format::Activations>>, ModelLayer<N, Format, HeadFormat, Cache>,
                         Phases<Gemm<Head, HeadFormat, StoreLogits>>>;

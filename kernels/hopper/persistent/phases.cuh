@@ -14,11 +14,16 @@ constexpr int max_of(int a, int b, More... more) {
   return max_of(a > b ? a : b, more...);
 }
 
+constexpr int min_of(int a, int b) {
+  return a < b ? a : b;
+}
+
 struct Phase {
   static constexpr bool kEndsAtBarrier = true;    // arrives at the grid's barrier: the next phase reads its results
   static constexpr bool kReadsRowScales = false;  // needs 1 / rms of each row of the residual
   static constexpr int kStageBytes = 0;           // the largest tile that it streams
   static constexpr int kActivationStages = 0;     // that its GEMM's blocks of K have, of 64 columns each
+  static constexpr int kSplitMBlocks = 0;         // 64-row blocks that a cluster's four warpgroups reduce
   static constexpr bool kHasBlockScales = false;  // come with its tiles of weights
   static constexpr bool kReadsF16 = false;        // its activations are f16
   static constexpr int kScratchBytes = 0;         // shared memory that it uses while no activations are in flight
@@ -71,6 +76,7 @@ struct Phases {
   static constexpr int kBarriers = (int{P::kEndsAtBarrier} + ...);
   static constexpr int kStageBytes = max_of(P::kStageBytes...), kScratchBytes = max_of(P::kScratchBytes...);
   static constexpr int kActivationStages = max_of(P::kActivationStages...);
+  static constexpr int kSplitMBlocks = max_of(P::kSplitMBlocks...);
   static constexpr bool kHasBlockScales = (P::kHasBlockScales || ...), kReadsF16 = (P::kReadsF16 || ...);
   template <int N>
   static constexpr int kMinActivationStages = max_of(P::template kMinActivationStages<N>...);
@@ -111,6 +117,7 @@ struct Step {
   static constexpr int kScratchBytes = max_of(Before::kScratchBytes, Layer::kScratchBytes, After::kScratchBytes);
   static constexpr int kActivationStages = max_of(Layer::kActivationStages, After::kActivationStages);  // of a block
   static constexpr int kMinActivationStages = Layer::template kMinActivationStages<kN>;
+  static constexpr int kSplitMBlocks = Layer::kSplitMBlocks;
   static constexpr bool kHasBlockScales = Layer::kHasBlockScales || After::kHasBlockScales;
   static constexpr bool kReadsF16 = Layer::kReadsF16 || After::kReadsF16;
 

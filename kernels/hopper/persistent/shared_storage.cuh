@@ -46,8 +46,11 @@ struct SmemLayout {
   static constexpr int kExchangeFloats = N / 4;                          // of a block, that a thread sends its peer
   static constexpr int kExchangeBytes = kExchangeMBlocks * 128 * kExchangeFloats * 4;  // of a warpgroup
   static constexpr int kReduceGroups = N / 8 < 4 ? N / 8 : 4;    // groups of 8 tokens that four reduce at once
-  static constexpr int kPartialBytes = 128 * kReduceGroups * 4;  // that a warpgroup gets from each other one
-  static constexpr int kBufferBytes = max_of(kExchangeBytes, 3 * kPartialBytes);
+  static constexpr int kPartialBytes = 128 * kReduceGroups * 4;  // that a warpgroup gets from each other one of a block
+  // 64-row blocks that four reduce at once: a round trip takes a microsecond. With experts, memory is theirs.
+  static constexpr int kFittingMBlocks = kHasExperts || N > 16 ? 1 : 32 / N;
+  static constexpr int kReduceMBlocks = max_of(1, min_of(S::kSplitMBlocks, kFittingMBlocks));
+  static constexpr int kBufferBytes = max_of(kExchangeBytes, kReduceMBlocks * 3 * kPartialBytes);
   static constexpr int kReductionBytes = (kWarpgroups * 2 * kBufferBytes + 1023) / 1024 * 1024;  // two in turn
   static constexpr int kRegionBytes =
       max_of(kActivationStages * kActivationBytes + kReductionBytes, (S::kScratchBytes + 1023) / 1024 * 1024);

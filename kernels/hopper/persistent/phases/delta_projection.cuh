@@ -9,10 +9,19 @@
 #include "epilogues.cuh"
 #include "operands.cuh"
 
-struct Qkvz : GemmShape<kQkvzRows, kHidden, row_blocks(kQkvzRows), true> {
+// A tile of b and a, which its cluster multiplies first, counts as kGateTile tiles of Q, K, V and Z, of which the
+// cluster has so many fewer. Models so small that a cluster may not have as many do not count it.
+constexpr int kGateTiles = (2 * kDeltaHeads + kTileM - 1) / kTileM;
+constexpr int kGateTile = min_of(3, kQkvzRows / kTileM / 66);
+constexpr int kQkvzTiles = kQkvzRows / kTileM + kGateTile * kGateTiles;
+
+struct Qkvz : GemmShape<kQkvzRows, kHidden, row_blocks(kQkvzTiles* kTileM), true> {
   static constexpr PhaseKind kTraceKind = kQkv;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.qkv; }
+  static __device__ __forceinline__ int first_tile(int tiles, int cluster, int clusters) {
+    return kQkvzTiles * cluster / clusters - kGateTile * (kGateTiles * cluster / clusters);
+  }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return nullptr; }
   static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.normed; }
 };
@@ -107,14 +116,12 @@ class Convolution {
 
 struct ProjectedQkvz {
   static constexpr int kRowsOfToken = kProjectedRows, kFirst = 0;
-  static constexpr bool kGathersRowScales = true;
   template <class G, class Compute>
   using Finish = Convolution<G, Compute>;
   static __device__ __forceinline__ float* buffer(const Args& args) { return args.projected; }
 };
 struct ProjectedGates {
   static constexpr int kRowsOfToken = kProjectedRows, kFirst = kBetaFirst;
-  static constexpr bool kGathersRowScales = false;
   template <class G, class Compute>
   using Finish = Unchanged<G, Compute>;
   static __device__ __forceinline__ float* buffer(const Args& args) { return args.projected; }

@@ -36,20 +36,24 @@ class DeltaUpdate {
         vectors_(reinterpret_cast<DeltaVectors*>(sums_ + 2)),
         layer_(index_of_kind(compute.layer)) {}
 
-  __device__ __forceinline__ void run(int begin, int end) {
-    if (begin == end) return;
-    prepare(begin, 0);
-    sync_compute();
+  // Calls finish() when all results are stored: the last unit's state follows, which no block waits for.
+  template <class Finish>
+  __device__ __forceinline__ void run(int begin, int end, Finish finish) {
+    if (begin < end) prepare(begin, 0), sync_compute();
+    bool is_finished = false;
 #pragma unroll 1
     for (int unit = begin; unit < end; unit++) {
       const int turn = unit - begin;
+      const bool is_last = unit + 1 == end;
       if (slot_of(c_.args, unit) >= 0) {
-        update(unit, turn, unit + 1 < end);
-      } else {
-        if (unit + 1 < end) prepare(unit + 1, turn + 1);
+        update(unit, turn, is_last, finish);
+        is_finished = is_last;
+      } else if (!is_last) {
+        prepare(unit + 1, turn + 1);
         sync_compute();
       }
     }
+    if (!is_finished) finish();
   }
 
   static __device__ __forceinline__ int slot_of(const Args& args, int unit) {
@@ -62,7 +66,8 @@ class DeltaUpdate {
   }
 
  private:
-  __device__ __forceinline__ void update(int unit, int turn, bool has_next) {
+  template <class Finish>
+  __device__ __forceinline__ void update(int unit, int turn, bool is_last, Finish finish) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = warp / 4 * (kDeltaSize / 2) + warp % 4 * 4;
     const DeltaVectors& with = vectors_[turn % 3];
     const bool is_new = c_.args.positions[unit / kDeltaHeads] <= 0;  // a sequence begins with zeros
@@ -85,7 +90,7 @@ class DeltaUpdate {
       }
     }
     sums_[turn % 2][warp][0][lane] = of_k, sums_[turn % 2][warp][1][lane] = of_q;
-    if (has_next) prepare(unit + 1, turn + 1);
+    if (!is_last) prepare(unit + 1, turn + 1);
     sync_compute();
 
     // 2. Sums over all rows, in order; what the state is corrected by.
@@ -99,25 +104,29 @@ class DeltaUpdate {
     const float4 change = {beta * (v.x - decay * all_k.x), beta * (v.y - decay * all_k.y),
                            beta * (v.z - decay * all_k.z), beta * (v.w - decay * all_k.w)};
 
-    // 3. The new state.
-    float4* const to = reinterpret_cast<float4*>(state_of(c_.args, layer_, unit)) + lane;
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; chunk++) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int at = row + chunk * 16 + i;
-        float4 next = {decay * state[chunk][i].x, decay * state[chunk][i].y, decay * state[chunk][i].z,
-                       decay * state[chunk][i].w};
-        add(next, change, with.k[at]);
-        to[at * (kDeltaSize / 4)] = next;
-      }
-    }
-
-    // 4. The result, by one warp.
+    // 3. The result, by one warp.
     if (warp == turn % kWarps) {
       float4 o = {decay * all_q.x, decay * all_q.y, decay * all_q.z, decay * all_q.w};
       add(o, change, with.k_dot_q);
       store_result(unit, o, with);
+    }
+
+    // 4. The new state.
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; chunk++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        float4& x = state[chunk][i];
+        x = {decay * x.x, decay * x.y, decay * x.z, decay * x.w};
+        add(x, change, with.k[row + chunk * 16 + i]);
+      }
+    }
+    if (is_last) finish();  // other blocks' activations may now come where sums and vectors lay
+    float4* const to = reinterpret_cast<float4*>(state_of(c_.args, layer_, unit)) + lane;
+#pragma unroll
+    for (int chunk = 0; chunk < kChunks; chunk++) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) to[(row + chunk * 16 + i) * (kDeltaSize / 4)] = state[chunk][i];
     }
   }
 
@@ -237,9 +246,11 @@ struct UpdateStates : Phase {
   static __device__ __forceinline__ void compute(Compute& c) {
     sync_compute();  // both warpgroups are done with the memory that sums come into
     c.trace.mark(kAttend * 8 + kBegun);
-    DeltaUpdate<Activations, Compute>(c).run(first_unit(c.args, blockIdx.x), first_unit(c.args, blockIdx.x + 1));
-    fence_async_shared();  // the copy engine brings activations where sums lay
-    c.trace.mark(kAttend * 8 + kMultiplied);
-    c.finish_phase(kAttend);
+    const int begin = first_unit(c.args, blockIdx.x), end = first_unit(c.args, blockIdx.x + 1);
+    DeltaUpdate<Activations, Compute>(c).run(begin, end, [&] {
+      fence_async_shared();  // the copy engine brings activations where sums lay
+      c.trace.mark(kAttend * 8 + kMultiplied);
+      c.finish_phase(kAttend);
+    });
   }
 };

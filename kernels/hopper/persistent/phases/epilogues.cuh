@@ -21,12 +21,11 @@ struct Epilogue {
 // of the kind is made unwritten again here, by the thread that will write it: all have read it, since barriers lie
 // between. Target has
 //   kRowsOfToken, kFirst   floats of a token in the buffer, and that of the GEMM's row 0
-//   kGathersRowScales      whether no phase before it since the barrier has gathered them
 //   buffer(args)           [2, N, kRowsOfToken], even and odd layers
 //   Finish<G>              finish(c, tile, row, token, group, sum): of what is stored; made before the main loop
 template <class Target>
 struct StorePolled : Epilogue {
-  static constexpr bool kEndsAtBarrier = false, kReadsRowScales = Target::kGathersRowScales;
+  static constexpr bool kEndsAtBarrier = false, kReadsRowScales = true;
 
   template <class G, class Compute>
   static __device__ __forceinline__ void run(Compute& c) {
@@ -36,10 +35,10 @@ struct StorePolled : Epilogue {
     typename Target::template Finish<G, Compute> finish(c, range, first_row);
     float sums[G::kMBlocks][Compute::kN / 2];
     c.trace.mark(G::kTraceKind * 8 + kBegun);
-    if constexpr (kReadsRowScales) c.begin_row_scales();
+    c.begin_row_scales();
     multiply<G>(c, sums, range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
-    if constexpr (kReadsRowScales) c.wait_for_row_scales();
+    c.wait_for_row_scales();
     c.reduction.template reduce<G::kMBlocks>(sums, range.count, c.phase, [&](int tile, int g, float sum) {
       const int row = first_row + tile * kTileM, token = c.token(g);
       if (token >= c.args.sequences || row >= G::kRows) return;
@@ -85,7 +84,6 @@ struct Unchanged {
 
 struct PreRopeQkv {
   static constexpr int kRowsOfToken = kQkvRows, kFirst = 0;
-  static constexpr bool kGathersRowScales = true;
   template <class G, class Compute>
   using Finish = Unchanged<G, Compute>;
   static __device__ __forceinline__ float* buffer(const Args& args) { return args.pre_rope_qkv; }

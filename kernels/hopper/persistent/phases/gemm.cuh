@@ -25,16 +25,20 @@ struct GemmShape {
   static constexpr bool kSplitsK = kIsSplit;
   static constexpr bool kReadsGated = false;   // activations are times kGatedUnit
   static constexpr bool kIsOfExperts = false;  // main loop of its own (experts/)
+
+  // The first tile of a cluster, where its four warpgroups have the same.
+  static __device__ __forceinline__ int first_tile(int tiles, int cluster, int clusters) {
+    return tiles * cluster / clusters;
+  }
 };
 
 // 16-row tiles [first, first + count) of a GEMM, which a warpgroup has with its peer or with all four of its cluster.
 struct TileRange {
   int first, count;
 
-  __device__ __forceinline__ TileRange(int tiles, int worker, int workers) {
-    first = tiles * worker / workers;
-    count = tiles * (worker + 1) / workers - first;
-  }
+  __device__ __forceinline__ TileRange(int begin, int end) : first(begin), count(end - begin) {}
+  __device__ __forceinline__ TileRange(int tiles, int worker, int workers)
+      : TileRange(tiles * worker / workers, tiles * (worker + 1) / workers) {}
 };
 
 // Blocks [begin, end) of K, a CTA's half. Where two warpgroups take them in turn there are as many for each: past
@@ -57,7 +61,7 @@ struct Gemm : Phase, Operands {
   static constexpr bool kEndsAtBarrier = Epilogue::kEndsAtBarrier, kReadsRowScales = Epilogue::kReadsRowScales;
   static constexpr int kKBlocks = (kInputs + Format::kBlockK - 1) / Format::kBlockK, kParts = Format::kBlockK / 64;
   static constexpr int kTileBytes = Format::kTileBytes, kStageBytes = kBlockTiles * kTileBytes;
-  static constexpr int kActivationStages = kParts;
+  static constexpr int kActivationStages = kParts, kSplitMBlocks = kSplitsK ? kMBlocks : 0;
   static constexpr bool kHasBlockScales = Format::kHasBlockScales;
   static constexpr bool kReadsF16 = !std::is_same<typename Format::Activations, Bf16Activations>::value;
   static constexpr int kKStep = kSplitsK ? 2 : 1;  // of two blocks of K, the other warpgroup takes one
@@ -74,7 +78,7 @@ struct Gemm : Phase, Operands {
   static __device__ __forceinline__ TileRange tile_range(const Role& role) {
     const int cluster = blockIdx.x / 2, clusters = gridDim.x / 2, tiles = row_tiles(role);
     if constexpr (kSplitsK) {
-      return TileRange(tiles, cluster, clusters);
+      return {Operands::first_tile(tiles, cluster, clusters), Operands::first_tile(tiles, cluster + 1, clusters)};
     } else {
       return TileRange(tiles, 2 * cluster + role.warpgroup, 2 * clusters);
     }

@@ -12,6 +12,7 @@ struct ByKind : Phase {
   static constexpr int kStageBytes = max_of(OfAttention::kStageBytes, OfDeltaNet::kStageBytes);
   static constexpr int kActivationStages = max_of(OfAttention::kActivationStages, OfDeltaNet::kActivationStages);
   static constexpr int kScratchBytes = max_of(OfAttention::kScratchBytes, OfDeltaNet::kScratchBytes);
+  static constexpr int kSplitMBlocks = max_of(OfAttention::kSplitMBlocks, OfDeltaNet::kSplitMBlocks);
   static constexpr bool kHasBlockScales = OfAttention::kHasBlockScales || OfDeltaNet::kHasBlockScales;
   static constexpr bool kReadsF16 = OfAttention::kReadsF16 || OfDeltaNet::kReadsF16;
 
@@ -52,9 +53,10 @@ struct ByKind : Phase {
 template <class First, class Second>
 struct Both : Phase {
   static constexpr bool kEndsAtBarrier = Second::kEndsAtBarrier, kReadsRowScales = First::kReadsRowScales;
-  static_assert(!First::kEndsAtBarrier && !Second::kReadsRowScales, "scales are gathered once");
+  static_assert(!First::kEndsAtBarrier, "it would be another phase's number");
   static constexpr int kStageBytes = max_of(First::kStageBytes, Second::kStageBytes);
   static constexpr int kActivationStages = max_of(First::kActivationStages, Second::kActivationStages);
+  static constexpr int kSplitMBlocks = max_of(First::kSplitMBlocks, Second::kSplitMBlocks);
   static constexpr bool kHasBlockScales = First::kHasBlockScales || Second::kHasBlockScales;
   static constexpr bool kReadsF16 = First::kReadsF16 || Second::kReadsF16;
 

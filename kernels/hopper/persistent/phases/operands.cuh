@@ -26,7 +26,14 @@ struct Output : GemmShape<kHidden, kQueryRows, kResidualMBlocks, true> {
     return c.weights.mlp_norm;
   }
 };
-struct GateUp : GemmShape<2 * kMlp, kHidden, 4, false> {
+// 64-row blocks that a warpgroup has of gate and up at a time: four, or those that it needs if these are few more, lest
+// all go over K again for a tile or none.
+constexpr int gate_up_blocks(int sequences) {
+  const int tiles = (2 * kMlp / kTileM + 131) / 132, blocks = (tiles + kBlockTiles - 1) / kBlockTiles;
+  return sequences <= 16 && blocks > 4 && blocks <= 6 ? blocks : 4;
+}
+template <int kBlocks>
+struct GateUp : GemmShape<2 * kMlp, kHidden, kBlocks, false> {
   static constexpr PhaseKind kTraceKind = kGateUp;
   static constexpr bool kHasBias = kHasMlpBias;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) {

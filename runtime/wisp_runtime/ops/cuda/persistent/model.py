@@ -38,6 +38,9 @@ _ONE_BLOCK_HIDDEN = 4096
 """Up to this hidden size a cluster has one 64-row block of the residual: ``kResidualMBlocks``."""
 
 _TILE_ROWS = 16
+_GATE_TILE = 3
+"""Tiles of Q, K, V and Z as which a tile of a Gated DeltaNet's b and a counts: ``kGateTile``."""
+
 _MAX_MOE_HIDDEN = 3072
 """Half of a mixture's input stays in shared memory, of 32 sequences 96 KB: the rest is the pipelines'."""
 
@@ -108,8 +111,9 @@ def variant_widths(weight_format: str, max_sequences: int, *, batch_invariant: b
 def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
     """Return the sequences of a step up to which the kernel is faster than the general path.
 
-    An H200, Qwen3.8-27B in fp8_block, 1, 8 and 32 sequences of 512 tokens, ms as served, the kernel and the
-    general path: 8.97 and 10.9, 10.2 and 12.3, 17.3 and 15.8.
+    An H200, 1, 8, 16 and 32 sequences of 512 tokens, ms as served, the kernel and the general path:
+    Qwen3.8-27B in fp8_block 8.62 and 10.8, 9.62 and 12.2, 11.1 and 13.9, 16.8 and 15.8; Qwen3.5-9B in bf16
+    4.45 and 4.54, 4.81 and 5.01, 5.37 and 5.30, 6.29 and 6.15.
 
     An H200, Llama-3-8B, 64 sequences of 608 tokens, ms as served, the kernel and the general path: bf16 6.15
     and 5.99, fp8 5.16 and 5.77, fp8_block 5.99 and 5.67, int4 5.79 and 5.13, mxfp4 5.62 and 5.15, nvfp4 5.74
@@ -200,7 +204,9 @@ def _over_rows(spec: ModelSpec, layers: RepeatedLayers, blocks: int) -> str | No
     rows = {"hidden_size": (spec.hidden, 1 if spec.hidden <= _ONE_BLOCK_HIDDEN else 2)}
     rows["Q, K and V"] = attention.projected_size, _row_blocks(attention.projected_size)
     if delta_net is not None:
+        gate_tiles = -(-2 * delta_net.value_heads // _TILE_ROWS)
         projected = delta_net.conv_size + delta_net.value_heads * delta_net.value_size
+        projected += _GATE_TILE * gate_tiles * _TILE_ROWS
         rows["Q, K, V and Z"] = projected, _row_blocks(projected)
     for name, (size, row_blocks) in rows.items():
         max_rows = blocks // 2 * row_blocks * _BLOCK_ROWS
