@@ -135,6 +135,14 @@ class EmulatedGpu:
             array.host[...] = 0
         return array
 
+    def buffer(self, name: str) -> np.ndarray:
+        """Return a buffer of the workspace, whole, as bytes."""
+        return self._buffers[name]
+
+    def clear(self, name: str) -> None:
+        """Let the next op make a buffer anew."""
+        self._buffers.pop(name, None)
+
     def view(self, buffer: Buffer) -> HostArray:
         """Return a declared buffer."""
         known = self._buffers.get(buffer.name)

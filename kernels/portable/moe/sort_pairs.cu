@@ -1,4 +1,4 @@
-// sort_pairs.cu: sort the pairs of a token and one of its experts by expert, and list the tiles of the experts' GEMMs.
+// sort_pairs.cu: sort the pairs of many tokens and their experts by expert, and list the tiles of the experts' GEMMs.
 //
 //   experts   : [N, K] int32, of each token different ones
 //   positions : [N, K] int32: of each pair in the sorted order, which keeps that of tokens
@@ -10,38 +10,10 @@
 //   grid : (E, 1, 1), an expert a block     block: (512, 1, 1)     shared: 4 (E + 64) bytes
 //   needs: E <= 512, N K < 2^31; experts and positions 16-byte aligned (ops/cuda/moe/experts.py checks)
 //   check: tests/gpu/moe/test_sort_pairs.py against a stable sort, equal
-#include "math/reduce.cuh"
+#include "pair_order.cuh"
 #include "sync/pdl.cuh"
 
 constexpr int kThreads = WISP_SORT_THREADS, kWarps = kThreads / 32, kOwn = 4;
-
-struct SortArgs {
-  const int* experts;
-  int* positions;
-  int* rows;
-  int4* tiles;
-  int* tile_count;
-  long long* loads;
-  long long* calls;
-  int pairs, chosen, tile_tokens;
-};
-
-// Sum over lanes 0 to this one.
-__device__ __forceinline__ int sum_up_to(int value) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int distance = 1; distance < 32; distance *= 2) {
-    const int before = __shfl_up_sync(kWholeWarp, value, distance);
-    if (lane >= distance) value += before;
-  }
-  return value;
-}
-
-__device__ __forceinline__ int warp_total(int value) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(kWholeWarp, value, distance);
-  return value;
-}
 
 // Four experts of pairs from `first` on; -1 past the last.
 __device__ __forceinline__ void load_experts(const SortArgs& a, int first, int (&experts)[kOwn]) {

@@ -148,4 +148,4 @@ class Decoder:
     def _show(self, probe: Probe | None, layer: int, x: Array | None, residual: Array) -> None:
         if probe is not None:
             stream = self._ops.to_host(residual)
-            probe(layer, stream.copy() if x is None else stream + self._ops.to_host(x))
+            probe(layer, stream.copy() if x is None else stream + self._ops.to_host(self._ops.combined(x)))

@@ -35,7 +35,7 @@ from wisp_runtime.ops.cuda.moe.ops import CudaMoe
 from wisp_runtime.ops.cuda.moe.plan import Tile
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
-from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
+from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights, Routing
 
 TOKENS = (1, 8, 32, 512, 7900)
 LAYERS = 4
@@ -57,6 +57,7 @@ class Shape:
 SHAPES = {
     "qwen3-30b-a3b": Shape(128, 8, 2048, 768),
     "qwen3.6-35b-a3b": Shape(256, 8, 2048, 512),
+    "qwen3-next-80b-a3b": Shape(512, 10, 2048, 512),
     "gpt-oss-20b": Shape(32, 4, 2880, 2880, "clamped_swiglu"),
 }
 
@@ -103,8 +104,11 @@ def stages(
     """Return what each stage launches, a time for each layer; ``all`` with the tile that is chosen for it."""
     random, spec = np.random.default_rng(tokens), RouterSpec(shape.experts, shape.chosen)
     x = to_device(random.standard_normal((tokens, shape.hidden), np.float32).astype(BF16))
-    router = to_device((random.standard_normal((shape.experts, shape.hidden)) / 50).astype(BF16))
-    routing = moe._router(x, router, spec, None, None)
+    rows = random.standard_normal((shape.experts + 1, shape.hidden)) / 50
+    held = to_device(rows.astype(BF16))
+    router, gate = held[:-1], held[-1:]
+    routed = moe.route(x, router, spec)
+    routing = Routing(routed.experts.copy(), routed.weights.copy())
     tile = tile or moe._experts.tile(routing.experts.size, shape.experts, layers[0])
     ordered = moe._sorter(routing.experts, shape.experts, tile=tile)
     pairs, experts = tokens * shape.chosen, moe._experts
@@ -115,13 +119,18 @@ def stages(
     inner = into(layers[0]).copy()
     y = experts.multiply_out(inner, layers[0], ordered).copy()
     assert len(y) == pairs
+    results = ExpertResults(y, ordered.positions.copy(), routing, x)
+    weight, residual = to_device(np.zeros(shape.hidden, BF16)), cp.zeros((tokens, shape.hidden), np.float32)
+    norm = {"eps": 1e-6, "out_name": "normed"}
     each: dict[str, Callable[[ExpertWeights], object]] = {
-        "route": lambda _: moe._router(x, router, spec, None, None),
+        "route": lambda _: moe.route(x, router, spec),
+        "gated": lambda _: moe.route(x, router, spec, shared_gate=gate),
         "sort": lambda _: moe._sorter(routing.experts, shape.experts, tile=tile),
         **({"gather": lambda _: experts._wide.gather(x, ordered.rows)} if tile.is_wide else {}),
         "gate_up": into,
         "down": lambda layer: experts.multiply_out(inner, layer, ordered),
-        "combine": lambda _: experts.combine(y, ordered, Routing(routing.experts, routing.weights), x),
+        "combine": lambda _: moe._combination(results),
+        "normed": lambda _: moe._combination.add_rmsnorm(results, residual, weight, **norm),
         "all": lambda layer: moe.mixture(x, moe.route(x, router, spec), layer, x),
     }
 
@@ -146,7 +155,13 @@ def floors(shape: Shape, tokens: int, hit: int, packed: PackedFormat | None) -> 
 
 
 def measure(
-    device: Gpu, arena: Any, name: str, weight_format: str, tokens: int, tile: Tile | None
+    device: Gpu,
+    arena: Any,
+    name: str,
+    weight_format: str,
+    tokens: int,
+    tile: Tile | None,
+    chosen: tuple[str, ...] = (),
 ) -> list[dict[str, object]]:
     """Time every stage at a number of tokens."""
     shape, packed, moe = SHAPES[name], PACKED_FORMATS.get(weight_format), Moe(device)
@@ -154,7 +169,8 @@ def measure(
     hit = len(np.unique(cp.asnumpy(device.workspace.array("moe.experts", (tokens, shape.chosen), np.int32))))
     floor = floors(shape, tokens, hit, packed)
     rows = []
-    for stage, body in bodies.items():
+    for stage in chosen or bodies:
+        body = bodies[stage]
         graph = Graph(device, body)
         once = graph.milliseconds(1) * 1e3
         replays = max(1, round(ROUND_US / max(once, 1.0)))
@@ -188,11 +204,13 @@ def line(row: dict[str, object]) -> str:
 @click.option("--tile", type=int, help="Tokens of a tile; the chosen one if none is named.")
 @click.option("--wide", is_flag=True, help="The tile is of Hopper's kernel.")
 @click.option("--format", "formats", multiple=True, default=("bf16",), show_default=True)
+@click.option("--stage", "chosen", multiple=True, help="Stages; all if none is named.")
 def main(
     record: Path,
     tokens: tuple[int, ...],
     shapes: tuple[str, ...],
     formats: tuple[str, ...],
+    chosen: tuple[str, ...],
     tile: int | None,
     *,
     wide: bool,
@@ -206,7 +224,7 @@ def main(
     for name in shapes:
         for weight_format in formats:
             for count in tokens:
-                found = measure(device, arena, name, weight_format, count, named)
+                found = measure(device, arena, name, weight_format, count, named, chosen)
                 print("\n".join(map(line, found)), flush=True)
                 rows += found
     told = {"gpu": device.name, "command": shown_command(sys.argv), "rows": rows}

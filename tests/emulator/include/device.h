@@ -193,6 +193,12 @@ inline int __reduce_add_sync(unsigned, int value) {
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<uint64_t>(a) * b >> 32);
 }
+inline unsigned __reduce_min_sync(unsigned, unsigned value) {
+  const emulator::Shown all = emulator::show_to_warp(value);
+  unsigned least = ~0u;
+  for (int lane = 0; lane < 32; lane++) least = std::min(least, emulator::shown<unsigned>(all.words[lane][0]));
+  return least;
+}
 inline int __popc(unsigned bits) {
   return std::popcount(bits);
 }

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import ml_dtypes
 import numpy as np
+from emulated_gpu import EmulatedGpu, imported, to_gpu
 from emulated_kernel import Emulated
 
-from wisp_plan.memory.buffers.moe import max_tiles
+from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, logit_stride, max_tiles
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.portable_plan import GemmArguments, quantized_arguments
-from wisp_runtime.ops.cuda.moe.arguments import (
-    ChooseArguments,
-    ExpertArguments,
-    RouterArguments,
-    SortArguments,
-)
-from wisp_runtime.ops.cuda.moe.plan import choose_entry, experts_entry, experts_grid, router_grid
+from wisp_runtime.ops.cuda.moe.arguments import ExpertArguments, SortArguments
+from wisp_runtime.ops.cuda.moe.plan import Tile, experts_entry, experts_grid
+from wisp_runtime.ops.protocol.moe import ExpertResults, Routing
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 CATALOGUE = Catalogue()
@@ -48,6 +47,26 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return memory
 
 
+@dataclass(frozen=True)
+class Routed:
+    """A router's results: experts and weights ``[N, K]``, logits ``[N, E]``, the gate's, and the order."""
+
+    experts: np.ndarray
+    weights: np.ndarray
+    logits: np.ndarray
+    gates: np.ndarray | None
+    order: tuple[np.ndarray, np.ndarray, np.ndarray]
+    counts: np.ndarray
+
+
+@cache
+def _wrappers() -> list[ModuleType]:
+    with imported(
+        *(f"moe.{name}" for name in ("router_weights", "token_router", "router", "sorting"))
+    ) as found:
+        return found
+
+
 def route(
     x: np.ndarray,
     weight: np.ndarray,
@@ -55,46 +74,35 @@ def route(
     bias: np.ndarray | None = None,
     correction: np.ndarray | None = None,
     *,
+    gate: np.ndarray | None = None,
     seed: int = 0,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return experts ``[N, K]``, their weights, and the logits ``[N, E]``."""
-    tokens, columns = x.shape
-    width, grid = router_grid(tokens, spec.experts, columns)
-    kind = "f32_" if weight.dtype == np.float32 else ""
-    logits = np.full((grid[2], tokens, spec.experts), np.nan, np.float32)
-    arguments = RouterArguments(
-        *(array.ctypes.data for array in (x, weight, logits)),
-        *(x.strides[0] // 2, tokens, spec.experts, columns),
-    )
-    kernels_of(source_of("router_logits")).launch(
-        f"router_logits_{kind}n{width}",
-        [arguments],
-        blocks=grid,
-        threads=_CONSTANTS["router_threads"],
-        seed=seed,
-    )
-    experts = np.full((tokens, spec.chosen), -1, np.int32)
-    weights = np.full((tokens, spec.chosen), np.nan, np.float32)
-    choose = ChooseArguments(
-        logits.ctypes.data,
-        *(None if array is None else array.ctypes.data for array in (bias, correction)),
-        *(experts.ctypes.data, weights.ctypes.data),
-        *(tokens, spec.experts, spec.chosen, grid[2], spec.groups, spec.chosen_groups),
-        *(int(array is not None and array.dtype == np.float32) for array in (bias, correction)),
-        *(spec.scores == "sigmoid", spec.normalizes, spec.scale),
-    )
-    threads = _CONSTANTS["choose_threads"]
-    kernels_of(source_of("choose_experts")).launch(
-        choose_entry(spec.experts),
-        [choose],
-        blocks=-(-tokens // (threads // 32)),
-        threads=threads,
-        seed=seed,
-    )
+    is_few: bool | None = None,
+    has_shared: bool = False,
+    gpu: EmulatedGpu | None = None,
+) -> Routed:
+    """Route and sort, by one kernel up to 64 tokens, or as ``is_few`` says."""
+    weights, few, many, sorting = _wrappers()
+    tokens, gpu = len(x), gpu or EmulatedGpu(seed)
+    held = (None if array is None else to_gpu(array) for array in (weight, bias, correction, gate))
+    router, tile = weights.RouterWeights(*held), Tile(8)
+    counts = to_gpu(np.array([np.arange(spec.experts)] * 2))
+    gpu.clear("moe.logits")
+    if tokens <= MAX_SPLIT_TOKENS if is_few is None else is_few:
+        routing, ordered = few.TokenRouter(gpu)(to_gpu(x), router, spec, counts, tile, has_shared=has_shared)
+    else:
+        routing = many.Router(gpu)(to_gpu(x), router, spec)
+        ordered = sorting.PairSorter(gpu)(routing.experts, spec.experts, counts, tile)
+    stride = logit_stride(spec.experts, has_gate=gate is not None)
     summed = np.zeros((tokens, spec.experts), np.float32)
-    for part in logits:
-        summed += part
-    return experts, weights, summed
+    for part in gpu.buffer("moe.logits").view(np.float32).reshape(-1, tokens, stride):
+        summed += part[:, : spec.experts]
+    number = int(ordered.tile_count.host[0])
+    return Routed(
+        *(routing.experts.host.copy(), routing.weights.host.copy(), summed),
+        None if gate is None else routing.shared_logits.host.copy(),
+        (ordered.positions.host.copy(), ordered.rows.host.copy(), ordered.tiles.host[:number].copy()),
+        counts.host - np.arange(spec.experts),
+    )
 
 
 def sort(
@@ -180,23 +188,29 @@ def multiply(
 
 
 def combine(
-    y: np.ndarray, positions: np.ndarray, weights: np.ndarray, added: np.ndarray | None
+    y: np.ndarray,
+    positions: np.ndarray,
+    weights: np.ndarray,
+    added: np.ndarray | None,
+    gates: np.ndarray | None = None,
+    *,
+    norm: tuple[np.ndarray, np.ndarray, np.ndarray | None, bool] | None = None,
 ) -> np.ndarray:
-    """Return the weighted sums ``[N, D]``."""
-    (tokens, chosen), columns = positions.shape, y.shape[1]
-    y, out = aligned(y), aligned(np.full((tokens, columns), np.nan, BF16))
-    added = None if added is None else aligned(added)
-    threads = _CONSTANTS["row_threads"]
-    kernels_of(source_of("combine_experts")).launch(
-        "combine_experts",
-        [
-            *(ctypes.c_void_p(array.ctypes.data) for array in (y, positions, weights)),
-            ctypes.c_void_p(None if added is None else added.ctypes.data),
-            ctypes.c_void_p(out.ctypes.data),
-            *(ctypes.c_int32(columns), ctypes.c_int32(chosen)),
-        ],
-        blocks=(tokens, -(-columns // (8 * threads)), 1),
-        threads=threads,
-        seed=0,
-    )
-    return out
+    """Return the weighted sums ``[N, D]``; with ``norm`` add them into its residual, and norm that.
+
+    Args:
+        norm: residual, weight, rows of the residual, and whether the weight is zero-centred.
+    """
+    with imported("moe.combination") as (module,):
+        arrays = (None if array is None else to_gpu(array) for array in (y, positions, weights, added, gates))
+        y, positions, weights, added, gates = arrays
+        results = ExpertResults(y, positions, Routing(positions, weights, gates), added)
+        combination = module.Combination(EmulatedGpu())
+        if norm is None:
+            return combination(results).host
+        residual, weight, rows, is_zero_centred = norm
+        held = to_gpu(residual)
+        more = {"rows": None if rows is None else to_gpu(rows), "is_zero_centred": is_zero_centred}
+        normed = combination.add_rmsnorm(results, held, to_gpu(weight), eps=1e-6, out_name="normed", **more)
+        residual[...] = held.host
+        return normed.host

@@ -11,8 +11,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
+from emulated_gpu import EmulatedGpu
 from emulated_kernel import needs_compiler
-from emulated_mixture import BF16, aligned, combine, multiply, route, sort
+from emulated_mixture import BF16, Routed, aligned, combine, multiply, route, sort
 from quantized_matrix import quantized_matrix
 
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
@@ -55,42 +56,112 @@ def chosen(logits: np.ndarray, spec: RouterSpec, bias, correction) -> tuple[np.n
     return experts, weights * spec.scale
 
 
+def in_order(
+    experts: np.ndarray, count: int, width: int = 8
+) -> tuple[np.ndarray, np.ndarray, list[list[int]]]:
+    """Return positions, rows and tiles of a stable sort."""
+    order = np.argsort(experts.reshape(-1), kind="stable")
+    positions = np.empty(order.size, int)
+    positions[order] = np.arange(order.size)
+    per_expert = np.bincount(experts.reshape(-1), minlength=count)
+    tiles = [
+        [expert, first, min(end, first + width), 0]
+        for expert, end in enumerate(np.cumsum(per_expert))
+        for first in range(end - per_expert[expert], end, width)
+    ]
+    return positions.reshape(experts.shape), order // experts.shape[1], tiles
+
+
+def check_order(routed: Routed, count: int) -> None:
+    positions, rows, tiles = in_order(routed.experts, count)
+    assert np.array_equal(routed.order[0], positions)
+    assert np.array_equal(routed.order[1], rows)
+    assert routed.order[2].tolist() == tiles
+    per_expert = np.bincount(routed.experts.reshape(-1), minlength=count)
+    assert np.array_equal(routed.counts, [per_expert, per_expert > 0])
+
+
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.experts}-{spec.chosen}-{spec.scores}")
 @pytest.mark.parametrize("dtype", [BF16, np.float32], ids=["bf16", "f32"])
-@pytest.mark.parametrize("tokens", [1, 5, 70])
+@pytest.mark.parametrize("tokens", [1, 19, 70])
 def test_each_token_is_routed_to_its_best_experts(spec: RouterSpec, dtype: np.dtype, tokens: int) -> None:
     random, columns = np.random.default_rng(tokens), 328
-    x = aligned(random.standard_normal((tokens, columns)).astype(BF16))
-    weight = aligned((random.standard_normal((spec.experts, columns)) / 10).astype(dtype))
+    x = random.standard_normal((tokens, columns)).astype(BF16)
+    weight = (random.standard_normal((spec.experts, columns)) / 10).astype(dtype)
+    gate = (random.standard_normal((1, columns)) / 10).astype(dtype) if spec.experts % 64 else None
     bias = random.standard_normal(spec.experts).astype(BF16) if spec.has_bias else None
     correction = random.uniform(0, 0.2, spec.experts).astype(np.float32)
     correction = correction if spec.has_correction_bias else None
-    experts, weights, logits = route(x, weight, spec, bias, correction, seed=tokens)
+    routed = route(x, weight, spec, bias, correction, gate=gate, seed=tokens)
     exact = x.astype(np.float64) @ weight.astype(np.float64).T
-    assert np.abs(logits - exact).max() < 4e-6 * np.abs(exact).max()
-    expected, expected_weights = chosen(logits, spec, bias, correction)
-    assert np.array_equal(experts, expected)
-    assert np.allclose(weights, expected_weights, rtol=3e-6, atol=1e-12)
+    assert np.abs(routed.logits - exact).max() < 4e-6 * np.abs(exact).max()
+    expected, expected_weights = chosen(routed.logits, spec, bias, correction)
+    assert np.array_equal(routed.experts, expected)
+    assert np.allclose(routed.weights, expected_weights, rtol=3e-6, atol=1e-12)
+    check_order(routed, spec.experts)
+    if gate is not None:
+        exact = (x.astype(np.float64) @ gate.astype(np.float64).T)[:, 0]
+        assert np.abs(routed.gates - exact).max() < 4e-6 * np.abs(exact).max()
 
 
-def test_the_logits_of_a_token_are_the_same_bits_however_many_there_are() -> None:
+@pytest.mark.parametrize("tokens", [1, 8, 9, 33])
+def test_a_gate_makes_one_more_tile_of_rows(tokens: int) -> None:
+    random, spec = np.random.default_rng(tokens), RouterSpec(64, 6)
+    x = random.standard_normal((tokens, 584)).astype(BF16)
+    weight, gate = ((random.standard_normal((rows, 584)) / 10).astype(BF16) for rows in (64, 1))
+    gpu = EmulatedGpu(seed=tokens)
+    for _ in range(2):  # the counters are as they were
+        routed = route(x, weight, spec, gate=gate, gpu=gpu)
+        exact = (x.astype(np.float64) @ gate.astype(np.float64).T)[:, 0]
+        assert np.abs(routed.gates - exact).max() < 4e-6 * np.abs(exact).max()
+        check_order(routed, 64)
+    assert gpu.launches == ["route_tokens_4"] * 2
+
+
+@pytest.mark.parametrize("tokens", [1, 8, 20, 64])
+@pytest.mark.parametrize("count", [32, 512])
+def test_a_shared_expert_has_a_position_of_every_token_behind_the_others(tokens: int, count: int) -> None:
+    random, spec = np.random.default_rng(tokens), RouterSpec(count, 4)
+    x = random.standard_normal((tokens, 72)).astype(BF16)
+    weight = (random.standard_normal((count, 72)) / 10).astype(BF16)
+    routed, alone = route(x, weight, spec, has_shared=True), route(x, weight, spec)
+    pairs, number = tokens * 4, len(alone.order[2])
+    assert np.array_equal(routed.order[0], alone.order[0])
+    assert routed.order[1].tolist() == [*alone.order[1].tolist(), *range(tokens)]
+    assert np.array_equal(routed.order[2][:number], alone.order[2])
+    firsts = range(pairs, pairs + tokens, 8)
+    assert routed.order[2][number:].tolist() == [
+        [count, first, min(first + 8, pairs + tokens), 0] for first in firsts
+    ]
+    assert np.array_equal(routed.counts, alone.counts)
+
+
+@pytest.mark.parametrize("spec", SPECS[2:5], ids=lambda spec: f"{spec.experts}-{spec.chosen}-{spec.scores}")
+def test_a_token_has_the_same_bits_however_many_there_are(spec: RouterSpec) -> None:
     random = np.random.default_rng(0)
-    x = aligned(random.standard_normal((70, 584)).astype(BF16))
-    weight = aligned(random.standard_normal((40, 584)).astype(np.float32))
-    spec = RouterSpec(40, 3)
-    many, few = route(x, weight, spec), route(x[:3], weight, spec)
-    assert all(np.array_equal(a[:3], b) for a, b in zip(many, few, strict=True))
+    x = random.standard_normal((70, 584)).astype(BF16)
+    weight = random.standard_normal((spec.experts, 584)).astype(np.float32)
+    gate = random.standard_normal((1, 584)).astype(np.float32)
+    bias = random.standard_normal(spec.experts).astype(BF16) if spec.has_bias else None
+    correction = random.uniform(0, 0.2, spec.experts).astype(np.float32) if spec.has_correction_bias else None
+    many = route(x, weight, spec, bias, correction, gate=gate)
+    for tokens, seed in ((1, 1), (3, 2), (64, 3)):
+        few = route(x[:tokens], weight, spec, bias, correction, gate=gate, seed=seed)
+        for name in ("experts", "weights", "logits", "gates"):
+            assert np.array_equal(getattr(many, name)[:tokens], getattr(few, name))
 
 
-def test_of_equal_scores_the_lower_index_wins_and_nan_is_chosen_last() -> None:
-    x = aligned(np.ones((3, 8), BF16))
+@pytest.mark.parametrize("is_few", [True, False])
+def test_of_equal_scores_the_lower_index_wins_and_nan_is_chosen_last(is_few: bool) -> None:
+    x = np.ones((3, 8), BF16)
     weight = np.zeros((48, 8), BF16)
     weight[[40, 7, 33]] = 1
     x[1] = np.nan
-    experts, weights, _ = route(x, aligned(weight), RouterSpec(48, 5))
-    assert experts[[0, 2]].tolist() == [[7, 33, 40, 0, 1]] * 2
-    assert experts[1].tolist() == [0, 1, 2, 3, 4]
-    assert np.isfinite(weights[[0, 2]]).all()
+    routed = route(x, weight, RouterSpec(48, 5), is_few=is_few)
+    assert routed.experts[[0, 2]].tolist() == [[7, 33, 40, 0, 1]] * 2
+    assert routed.experts[1].tolist() == [0, 1, 2, 3, 4]
+    assert np.isfinite(routed.weights[[0, 2]]).all()
+    check_order(routed, 48)
 
 
 @pytest.mark.parametrize(
@@ -203,14 +274,47 @@ def test_a_result_is_the_same_bits_at_every_tile_and_order_of_events(name: str) 
     assert all(np.array_equal(result, results[0]) for result in results)
 
 
-@pytest.mark.parametrize("adds", [False, True])
-def test_results_are_weighted_in_order_and_added(adds: bool) -> None:
-    random = np.random.default_rng(3)
-    tokens, chosen_count, columns = 5, 3, 1032
+def experts_results(
+    random, tokens: int, chosen_count: int, columns: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return results of experts, their positions and their weights."""
     y = random.standard_normal((tokens * chosen_count, columns)).astype(BF16)
     positions = random.permutation(tokens * chosen_count).astype(np.int32).reshape(tokens, chosen_count)
-    weights = random.random((tokens, chosen_count)).astype(np.float32)
+    return y, positions, random.random((tokens, chosen_count)).astype(np.float32)
+
+
+@pytest.mark.parametrize("adds", [False, True])
+@pytest.mark.parametrize("has_gate", [False, True])
+@pytest.mark.parametrize("chosen_count", [3, 10])
+def test_results_are_weighted_in_order_and_added(adds: bool, has_gate: bool, chosen_count: int) -> None:
+    random = np.random.default_rng(3)
+    tokens, columns = 5, 1032
+    y, positions, weights = experts_results(random, tokens, chosen_count, columns)
     added = random.standard_normal((tokens, columns)).astype(BF16) if adds else None
+    gates = random.standard_normal(tokens).astype(np.float32) if has_gate else None
     expected = (weights[..., None].astype(np.float64) * y[positions].astype(np.float64)).sum(1)
-    expected += 0 if added is None else added.astype(np.float64)
-    assert close(combine(y, positions, weights, added), expected, np.ones_like(expected))
+    if added is not None:
+        factor = 1 if gates is None else 1 / (1 + np.exp(-gates.astype(np.float64)))[:, None]
+        expected += factor * added.astype(np.float64)
+    found = combine(y, positions, weights, added, gates)
+    assert close(found, expected, np.full_like(expected, chosen_count))
+
+
+@pytest.mark.parametrize("columns", [264, 4104, 8200])
+@pytest.mark.parametrize("is_narrowed", [False, True])
+def test_a_sum_that_a_norm_adds_up_is_the_same_bits(columns: int, is_narrowed: bool) -> None:
+    random = np.random.default_rng(columns)
+    results = experts_results(random, 3, 8, columns)
+    added = random.standard_normal((3, columns)).astype(BF16)
+    gates = random.standard_normal(3).astype(np.float32)
+    residual = random.standard_normal((5 if is_narrowed else 3, columns)).astype(np.float32)
+    weight = random.standard_normal(columns).astype(BF16)
+    rows = np.array([4, 0, 1]) if is_narrowed else None
+    expected = residual.copy()
+    expected[slice(None) if rows is None else rows] += combine(*results, added, gates).astype(np.float32)
+    normed = combine(*results, added, gates, norm=(residual, weight, rows, is_narrowed))
+    assert np.array_equal(residual, expected)
+    picked = expected[slice(None) if rows is None else rows].astype(np.float64)
+    scaled = picked / np.sqrt((picked**2).mean(1, keepdims=True) + 1e-6)
+    exact = scaled * (weight.astype(np.float64) + is_narrowed)
+    assert (np.abs(normed.astype(np.float64) - exact) <= np.abs(exact) * 2**-8 + 1e-6).all()

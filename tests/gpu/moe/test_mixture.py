@@ -17,7 +17,7 @@ from wisp_plan.quantization.packed_format import PACKED_FORMATS  # noqa: E402
 from wisp_plan.spec.moe import RouterSpec  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device  # noqa: E402
-from wisp_runtime.ops.protocol.moe import Routing  # noqa: E402
+from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing  # noqa: E402
 
 TOKENS = [1, 7, 64, 300, 2048]
 TOLERANCE = 2**-7  # of what is rounded to bf16: results, those of experts, and their inner ones
@@ -96,6 +96,28 @@ def test_a_row_has_the_same_bits_whatever_the_batch_and_nan_stays_in_its_own(dev
     harmed = run(2048)
     assert np.array_equal(np.delete(harmed, 9, 0), np.delete(complete, 9, 0))
     assert np.isnan(harmed[9].view(BF16).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8_block", "mxfp4"])
+def test_the_expert_behind_the_others_is_that_of_every_token(device, moe, random, name):
+    mixture = Mixture(name, 17, 384, 256)
+    into, down = mixture.weights.gate_up, mixture.weights.down
+    weights = ExpertWeights(into[:16], down[:16], shared=(into[16], down[16]))
+    assert moe.joins_shared(weights, 64)
+    assert not moe.joins_shared(weights, 65)
+    assert not moe.joins_shared(ExpertWeights(into[:15], down[:15], shared=(into[16], down[16])), 1)
+    assert not Moe(device, is_batch_invariant=True).joins_shared(weights, 1)
+    held = [to_device((random.standard_normal((rows, 384)) / 20).astype(BF16)) for rows in (16, 1)]
+    for tokens in (1, 7, 9, 33, 64):
+        x = random.standard_normal((tokens, 384), np.float32).astype(BF16)
+        options = {"shared_gate": held[1], "joins_shared": True}
+        routing = moe.route(to_device(x), held[0], RouterSpec(16, 4), **options)
+        found = float32(moe.mixture(to_device(x), routing, weights))
+        factors = 1 / (1 + np.exp(-cp.asnumpy(routing.shared_logits)))
+        chosen = np.append(cp.asnumpy(routing.experts), np.full((tokens, 1), 16), axis=1)
+        scales = np.append(cp.asnumpy(routing.weights), factors[:, None], axis=1)
+        expected, size = mixture.expected(x, chosen, scales)
+        assert (np.abs(found - expected) <= TOLERANCE * (size + np.abs(expected)) + 1e-5).all()
 
 
 def test_layers_follow_each_other_without_waiting(moe, device, random):

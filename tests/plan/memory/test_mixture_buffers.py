@@ -7,13 +7,19 @@ from dataclasses import replace
 import pytest
 
 from wisp_plan.memory.buffers.gpu import gpu_buffers
-from wisp_plan.memory.buffers.moe import max_tiles, moe
+from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, logit_stride, max_tiles, moe
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N
-from wisp_runtime.ops.cuda.moe.plan import mma_tile, router_grid, wide_tile
+from wisp_runtime.ops.cuda.moe.plan import (
+    few_shared_bytes,
+    mma_tile,
+    route_grid,
+    router_shared_bytes,
+    wide_tile,
+)
 
 
 def sizes_of(spec, tokens):
@@ -28,10 +34,27 @@ def test_a_step_of_any_number_of_tokens_fits(shape, max_tokens):
     buffers = sizes_of(spec, max_tokens)
     for tokens in range(1, max_tokens + 1, 7):
         pairs = tokens * router.chosen
-        _, grid = router_grid(tokens, router.experts, spec.hidden)
-        assert grid[2] * tokens * router.experts * 4 <= buffers["moe.logits"].size_bytes
+        stride, ranges = logit_stride(router.experts, has_gate=False), 1
+        if tokens <= MAX_SPLIT_TOKENS:
+            tiles, _, ranges = route_grid(tokens, router.experts, spec.hidden)
+            assert 1 + tiles <= buffers["moe.arrivals"].shape[0]
+        assert ranges * tokens * stride * 4 <= buffers["moe.logits"].size_bytes
         tiles = max_tiles(pairs, router.experts, mma_tile(pairs, router.experts).width)
         assert tiles * 16 <= buffers["moe.tiles"].size_bytes
+
+
+def test_a_shared_expert_has_room_beside_the_others_of_few_tokens():
+    spec = shape_spec("qwen3.6-35b-a3b")
+    (mixture,) = set(spec.ffns(MoeSpec))
+    for max_tokens in (1, 5, 64, 2048):
+        buffers, tokens = sizes_of(spec, max_tokens), min(64, max_tokens)
+        assert buffers["moe.rows"].shape[0] >= tokens * (mixture.router.chosen + 1)
+        assert (
+            buffers["moe.outputs"].shape[0] == buffers["moe.rows"].shape[0] == buffers["moe.inner"].shape[0]
+        )
+        own = max_tiles(tokens * mixture.router.chosen, mixture.router.experts, 8) + -(-tokens // 8)
+        assert buffers["moe.tiles"].shape[0] >= own
+    assert sizes_of(spec, 2048)["moe.rows"].shape == (2048 * 8,)
 
 
 def test_the_largest_of_all_mixtures_counts_and_models_without_have_none():
@@ -42,7 +65,8 @@ def test_the_largest_of_all_mixtures_counts_and_models_without_have_none():
     assert both["moe.experts"].shape == (16, 8)
     assert both["moe.inner"].size_bytes == max(16 * 8 * 768, 16 * 2 * 4096) * 2
     assert both["moe.counts"].shape == (2, 2, 128)
-    assert "scaled" in both
+    assert both["moe.gates"].shape == (16,)
+    assert "moe.gates" not in sizes_of(spec, 16)
     assert moe(shape_spec("llama-3-8b"), StepSizes(16, 8, 4096, 16)) == ()
     names = [buffer.name for buffer in gpu_buffers(spec, StepSizes(16, 8, 4096, 16))]
     assert len(set(names)) == len(names)
@@ -56,7 +80,16 @@ def test_no_spread_of_pairs_has_more_tiles_than_there_may_be(width):
 
 
 def test_ranges_of_logits_are_as_wide_as_the_kernels():
-    assert router_grid(1, 128, 10 * constants()["router_range_columns"])[1] == (1, 2, 10)
+    assert route_grid(1, 128, 10 * constants()["router_range_columns"]) == (1, 2, 10)
+
+
+def test_the_last_block_of_a_few_tokens_has_memory_for_all_pairs_beside_the_logits():
+    spec = RouterSpec(512, 32, groups=8, chosen_groups=4)
+    words = 8 * (516 + 512) + 3 * 512 + constants()["route_threads"] // 32 + 64 * 32
+    assert few_shared_bytes(516, spec, 64 * 32, is_float=False) == 4 * words
+    assert few_shared_bytes(32, RouterSpec(32, 4), 4, is_float=False) == router_shared_bytes(
+        8, is_float=False
+    )
 
 
 @pytest.mark.parametrize(

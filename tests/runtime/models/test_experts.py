@@ -170,3 +170,41 @@ def test_a_spec_s_tensors_are_those_one_by_one():
     names = [tensor.name for tensor in expected_tensors(spec_of())]
     assert len(names) == len(set(names)) == 3 + 2 * 6 + 1 + 3 * E + 3
     assert len(declare(spec_of())) == 3 + 2 * 4 + 3 + 2
+
+
+class JoiningOps(CpuOps):
+    """A device that multiplies the shared expert beside the others."""
+
+    def joins_shared(self, experts, tokens):
+        return tokens == len(X) and experts.shared is not None
+
+    def route(self, x, weight, spec, *, joins_shared=False, **options):
+        assert joins_shared
+        return super().route(x, weight, spec, **options)
+
+    def mixture(self, x, routing, experts, added=None, **options):
+        assert added is None
+        into, down = experts.shared
+        return super().mixture(x, routing, experts, self.linear(self.swiglu(x, into), down), **options)
+
+
+@pytest.mark.parametrize("has_gate", [False, True])
+def test_a_device_may_multiply_the_shared_expert_beside_the_others(tmp_path, has_gate):
+    spec = spec_of(shared=DenseSpec(F), has_shared_gate=has_gate)
+    model = load(tmp_path / "m", spec, checkpoint_of(spec))
+    names = list(model.weights.specs)
+    first = names.index("layers.0.experts.gate_up.weight")
+    in_order = ["experts.gate_up", "shared.gate_up", "experts.down", "shared.down"]
+    assert names[first : first + 4] == [f"layers.0.{name}.weight" for name in in_order]
+    context = LayerContext(JoiningOps(threads=1), model.weights, spec, 0, None)
+    joined = MixtureOfExperts(context, spec.layers[0].ffn)
+    np.testing.assert_allclose(joined(X), layer_of(model)(X), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "shared", [DenseSpec(F + 8), DenseSpec(F, has_bias=True), DenseSpec(F, scale=2.0)], ids=str
+)
+def test_a_shared_expert_of_another_kind_is_computed_apart(tmp_path, shared):
+    spec = spec_of(shared=shared)
+    model = load(tmp_path / "m", spec, checkpoint_of(spec))
+    assert layer_of(model)._experts.shared is None

@@ -252,9 +252,18 @@ def test_counters_add_up_tokens_and_calls_of_each_expert():
     assert not counts[[0, 2]].any()
 
 
-def test_rows_are_scaled_by_the_sigmoid_of_their_logit():
-    x, logits = np.ones((3, 2), np.float32), np.array([[0], [-200], [200]], np.float32)
-    np.testing.assert_allclose(OPS.scale_rows(x, logits)[:, 0], [0.5, 0, 1], atol=1e-30)
+def test_a_shared_expert_s_result_is_scaled_by_the_sigmoid_of_its_logit():
+    experts, *_ = experts_of()
+    x, weight, _ = arguments(SOFTMAX, 3)
+    x /= 100
+    gate = np.random.default_rng(9).standard_normal((1, D), np.float32)
+    routing = OPS.route(x, weight, SOFTMAX, shared_gate=gate)
+    np.testing.assert_allclose(routing.shared_logits, (x.astype(np.float64) @ gate[0]), rtol=2e-5)
+    routing = replace(routing, shared_logits=np.array([0, -200, 200], np.float32))
+    alone = OPS.mixture(x, replace(routing, shared_logits=None), experts)
+    mixed = OPS.mixture(x, routing, experts, np.ones_like(x), leaves_sum=True)
+    found = OPS.combined(mixed) - alone
+    np.testing.assert_allclose(found, np.broadcast_to([[0.5], [0], [1]], x.shape), atol=2e-6)
 
 
 ROUTING = Routing(np.zeros((2, K), np.int32), np.zeros((2, K), np.float32))
@@ -278,7 +287,11 @@ ROUTING = Routing(np.zeros((2, K), np.int32), np.zeros((2, K), np.float32))
             lambda x, _w: OPS.mixture(x, ROUTING, replace(weights := experts_of()[0], down=weights.down[1:])),
             "16 experts have gate and up, 15 have down",
         ),
-        (lambda x, _w: OPS.scale_rows(x, x), "logits is"),
+        (lambda x, w: OPS.route(x, w, SOFTMAX, shared_gate=x), "shared_gate is"),
+        (
+            lambda x, _w: OPS.mixture(x, replace(ROUTING, shared_logits=x), experts_of()[0], x),
+            "shared_logits is",
+        ),
     ],
 )
 def test_arrays_of_other_shapes_are_refused(call, says):

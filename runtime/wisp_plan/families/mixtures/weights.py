@@ -52,19 +52,30 @@ def moe_weights(
     block, in_one = f"{tensor}.{names.block}", f"{tensor}.{names.block_in_one or names.block}"
     yield from router_weights(spec, hidden, name, (block, in_one), names)
     experts = f"{block}.experts", f"{in_one}.experts"
-    yield from expert_weights(spec, spec.latent or hidden, name, experts, names)
-    if spec.latent is not None:
-        into, out = (spec.latent, hidden), (hidden, spec.latent)
-        sources = stacked((f"{block}.{names.into_latent}.weight", into))
-        yield WeightSpec(f"{name}.into_latent.weight", into, sources, "projection")
-        sources = stacked((f"{block}.{names.from_latent}.weight", out))
-        yield WeightSpec(f"{name}.from_latent.weight", out, sources, "projection")
-    if spec.shared is not None:
-        shared = names.shared[0] if spec.has_shared_gate else names.shared[1]
-        yield from mlp_weights(spec.shared, hidden, f"{name}.shared", f"{block}.{shared}")
+    into, out = expert_weights(spec, spec.latent or hidden, name, experts, names)
+    shared = _shared_weights(spec, hidden, name, block, names)
+    if spec.latent is None:  # the shared expert's lie behind the last one's: a GPU multiplies it as one more
+        yield from (into, *shared[:1], out, *shared[1:])
+    else:
+        yield from (into, out)
+        narrow, wide = (spec.latent, hidden), (hidden, spec.latent)
+        sources = stacked((f"{block}.{names.into_latent}.weight", narrow))
+        yield WeightSpec(f"{name}.into_latent.weight", narrow, sources, "projection")
+        sources = stacked((f"{block}.{names.from_latent}.weight", wide))
+        yield WeightSpec(f"{name}.from_latent.weight", wide, sources, "projection")
+        yield from shared
     if spec.has_shared_gate:
         gate = stacked((f"{block}.{names.shared_gate}.weight", (1, hidden)))
-        yield WeightSpec(f"{name}.shared_gate.weight", (1, hidden), gate, "projection", is_rounded=False)
+        yield WeightSpec(f"{name}.shared_gate.weight", (1, hidden), gate, "parameter")
+
+
+def _shared_weights(
+    spec: MoeSpec, hidden: int, name: str, block: str, names: ExpertNames
+) -> list[WeightSpec]:
+    if spec.shared is None:
+        return []
+    shared = names.shared[0] if spec.has_shared_gate else names.shared[1]
+    return list(mlp_weights(spec.shared, hidden, f"{name}.shared", f"{block}.{shared}"))
 
 
 def router_weights(

@@ -10,7 +10,10 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
 
 MAX_SPLIT_TOKENS = 64
-"""Tokens up to which the sums of a logit's ranges are stored apart."""
+"""Tokens that are routed by one kernel: the sums of a logit's ranges are stored apart, and added up in it."""
+
+FEW_TOKENS = 8
+"""Tokens of a block of that launch."""
 
 RANGE_COLUMNS = 256
 """Columns of x in such a range: ``router_range_columns`` of the kernels."""
@@ -32,7 +35,7 @@ def moe(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
                 largest[buffer.name] = buffer
     layers = sum(isinstance(layer.ffn, MoeSpec) for layer in spec.layers)
     experts = max(mixture.router.experts for mixture in mixtures)
-    return (*largest.values(), expert_counts(layers, experts))
+    return (*largest.values(), route_arrivals(), expert_counts(layers, experts))
 
 
 def expert_counts(layers: int, experts: int) -> Buffer:
@@ -40,26 +43,42 @@ def expert_counts(layers: int, experts: int) -> Buffer:
     return Buffer("moe.counts", (layers, 2, experts), "int64", is_zeroed=True)
 
 
+def route_arrivals() -> Buffer:
+    """Return the counters of blocks that have routed: of all tiles of few tokens, and of each."""
+    return Buffer("moe.arrivals", (1 + MAX_SPLIT_TOKENS // FEW_TOKENS,), "uint32", is_zeroed=True)
+
+
 def max_tiles(pairs: int, experts: int, width: int) -> int:
     """Return how many tiles of ``width`` tokens of one expert there are at most, however pairs are spread."""
     return min(pairs, min(pairs, experts) + pairs // width)
 
 
+def logit_stride(experts: int, *, has_gate: bool) -> int:
+    """Return the distance of two tokens' logits: a multiple of 16 bytes."""
+    return -(-(experts + has_gate) // 4) * 4
+
+
 def _mixture(mixture: MoeSpec, hidden: int, tokens: int) -> Iterator[Buffer]:
     experts, chosen = mixture.router.experts, mixture.router.chosen
     pairs, ranges = tokens * chosen, -(-hidden // RANGE_COLUMNS)
+    tiles = max_tiles(pairs, experts, MIN_TILE_TOKENS)
+    if mixture.shared is not None:  # one expert more, of few tokens
+        few = min(tokens, MAX_SPLIT_TOKENS)
+        own = max_tiles(few * chosen, experts, MIN_TILE_TOKENS) + -(-few // MIN_TILE_TOKENS)
+        pairs, tiles = max(pairs, few * (chosen + 1)), max(tiles, own)
     logits = max(min(tokens, MAX_SPLIT_TOKENS) * ranges, tokens)
-    yield Buffer("moe.logits", (logits * experts,), "float32")
+    stride = logit_stride(experts, has_gate=mixture.has_shared_gate)
+    yield Buffer("moe.logits", (logits * stride,), "float32")
+    if mixture.has_shared_gate:
+        yield Buffer("moe.gates", (tokens,), "float32")
     yield Buffer("moe.experts", (tokens, chosen), "int32")
     yield Buffer("moe.weights", (tokens, chosen), "float32")
     yield Buffer("moe.positions", (tokens, chosen), "int32")
     yield Buffer("moe.rows", (pairs,), "int32")
-    yield Buffer("moe.tiles", (max_tiles(pairs, experts, MIN_TILE_TOKENS), 4), "int32")
+    yield Buffer("moe.tiles", (tiles, 4), "int32")
     yield Buffer("moe.tile_count", (1,), "int32")
     yield Buffer("moe.inner", (pairs, mixture.inner), "bfloat16")
     yield Buffer("moe.outputs", (pairs, hidden), "bfloat16")
     yield Buffer("mixture", (tokens, hidden), "bfloat16")
     if mixture.latent is not None:
         yield Buffer("from_latent", (tokens, hidden), "bfloat16")
-    if mixture.has_shared_gate:
-        yield Buffer("scaled", (tokens, hidden), "bfloat16")

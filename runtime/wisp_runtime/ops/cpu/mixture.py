@@ -33,6 +33,10 @@ class Mixture:
         copied: Array = counts.copy()
         return copied
 
+    def joins_shared(self, experts: ExpertWeights, tokens: int) -> bool:  # noqa: ARG002
+        """Say no: the shared expert's result comes with ``added``."""
+        return False
+
     def route(
         self,
         x: Array,
@@ -41,25 +45,36 @@ class Mixture:
         *,
         bias: Array | None = None,
         correction: Array | None = None,
+        shared_gate: Array | None = None,
         counts: Array | None = None,
+        joins_shared: bool = False,  # noqa: ARG002 (no shared expert is multiplied beside others)
     ) -> Routing:
         """See :func:`.reference.choose_experts`."""
-        checks.router(x, weight, spec, bias, correction, counts)
+        checks.router(x, weight, spec, bias, correction, shared_gate, counts)
         logits = multiply_by_tiles(x, weight.T)
         if bias is not None:
             logits += bias
-        routing = Routing(*reference.choose_experts(logits, spec, correction))
+        shared = None if shared_gate is None else multiply_by_tiles(x, shared_gate.T)[:, 0]
+        routing = Routing(*reference.choose_experts(logits, spec, correction), shared)
         if counts is not None:
             tokens = np.bincount(routing.experts.reshape(-1), minlength=spec.experts)
             counts += (tokens, tokens > 0)
         return routing
 
     def mixture(
-        self, x: Array, routing: Routing, experts: ExpertWeights, added: Array | None = None
+        self,
+        x: Array,
+        routing: Routing,
+        experts: ExpertWeights,
+        added: Array | None = None,
+        *,
+        leaves_sum: bool = False,  # noqa: ARG002 (nothing is left to another op)
     ) -> Array:
         """See :func:`.reference.mixture`."""
         checks.mixture(x, routing, experts, added)
         compute = partial(self._expert, experts)
+        if added is not None and routing.shared_logits is not None:
+            added = reference.scale_rows(added, routing.shared_logits[:, None])
         routed = routing.experts, routing.weights
         return reference.mixture(x, *routed, compute, added, max_rows=MAX_EXPERT_ROWS)
 
@@ -77,11 +92,9 @@ class Mixture:
             out += added
         return out
 
-    def scale_rows(self, x: Array, logits: Array) -> Array:
-        """See :func:`.reference.scale_rows`."""
-        checks.rank("x", x, 2)
-        checks.same_shape("logits", logits, (len(x), 1))
-        return reference.scale_rows(x, logits)
+    def combined(self, results: Array) -> Array:
+        """Return ``results``: they are added up."""
+        return results
 
     def _expert(self, experts: ExpertWeights, index: int, rows: Array) -> Array:
         """Return the results of one expert, ``[R, D]``."""

@@ -145,10 +145,13 @@ def router(
     spec: RouterSpec,
     bias: Array | None,
     correction: Array | None,
+    shared_gate: Array | None,
     counts: Array | None,
 ) -> None:
     """Require logits of each expert, and the spec's biases."""
     rank("x", x, 2)
+    if shared_gate is not None:
+        same_shape("shared_gate", shared_gate, (1, x.shape[1]))
     same_shape("weight", weight, (spec.experts, x.shape[1]))
     for name, array, is_there in (
         ("bias", bias, spec.has_bias),
@@ -174,6 +177,8 @@ def mixture(x: Array, routing: Routing, experts: ExpertWeights, added: Array | N
     columns("x", x, experts.gate_up[0].inputs)
     if added is not None:
         same_shape("added", added, x.shape)
+    if routing.shared_logits is not None:
+        same_shape("shared_logits", routing.shared_logits, (len(x),))
 
 
 def sampling(logits: Array, batch: SamplingBatch) -> None:

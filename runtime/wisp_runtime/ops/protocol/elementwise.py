@@ -6,6 +6,7 @@ from typing import Protocol
 
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.gemm import Matrix
+from wisp_runtime.ops.protocol.moe import ExpertResults
 
 
 class ElementwiseOps(Protocol):
@@ -25,7 +26,7 @@ class ElementwiseOps(Protocol):
 
     def add_rmsnorm(
         self,
-        x: Array,
+        x: Array | ExpertResults,
         residual: Array,
         weight: Array,
         *,
@@ -35,8 +36,9 @@ class ElementwiseOps(Protocol):
     ) -> Array:
         """Add ``x`` into ``residual`` in place (both ``[N, D]``) and return the norm of the sum.
 
-        With ``rows`` ``[R]``, none twice, ``x`` is ``[R, D]``: row i is added into row ``rows[i]``, the other
-        rows stay as they are, and the norm is that of those rows, ``[R, D]``.
+        ``x`` may be what a mixture has left to add up. With ``rows`` ``[R]``, none twice, ``x`` is
+        ``[R, D]``: row i is added into row ``rows[i]``, the other rows stay as they are, and the norm is that
+        of those rows, ``[R, D]``.
         """
         ...
 

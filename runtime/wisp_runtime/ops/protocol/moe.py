@@ -19,10 +19,13 @@ class Routing:
     Attributes:
         experts: ``[N, K]`` int32, best first.
         weights: ``[N, K]`` float32, factors of their results.
+        shared_logits: ``[N]`` float32, logits of the factor of the shared expert's result, or None: it has
+            no gate.
     """
 
     experts: Array
     weights: Array
+    shared_logits: Array | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,7 @@ class ExpertWeights:
         down: ``[E, D, F]``.
         gate_up_bias, down_bias: ``[E, 2 F]`` and ``[E, D]``, or None.
         activation: function between them.
+        shared: gate above up and down of the expert that every token passes, of the others' kind, or None.
     """
 
     gate_up: HeldWeight
@@ -41,6 +45,24 @@ class ExpertWeights:
     gate_up_bias: Array | None = None
     down_bias: Array | None = None
     activation: Activation = "silu"
+    shared: tuple[HeldWeight, HeldWeight] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertResults:
+    """Results of a mixture's experts that are not added up yet; another mixture overwrites them.
+
+    Attributes:
+        y: ``[N K, D]``, a row a pair of a token and an expert.
+        positions: ``[N, K]`` int32, rows of ``y``.
+        routing: factors of the results.
+        added: ``[N, D]``, such as the shared expert's result, or None.
+    """
+
+    y: Array
+    positions: Array
+    routing: Routing
+    added: Array | None
 
 
 class MoeOps(Protocol):
@@ -54,6 +76,15 @@ class MoeOps(Protocol):
         """Return a copy of counters in the host's memory, int64; waits for the device."""
         ...
 
+    def joins_shared(self, experts: ExpertWeights, tokens: int) -> bool:
+        """Say whether :meth:`mixture` multiplies the shared expert beside the others and adds its result.
+
+        Args:
+            experts: weights, with those of the shared expert.
+            tokens: N.
+        """
+        ...
+
     def route(
         self,
         x: Array,
@@ -62,7 +93,9 @@ class MoeOps(Protocol):
         *,
         bias: Array | None = None,
         correction: Array | None = None,
+        shared_gate: Array | None = None,
         counts: Array | None = None,
+        joins_shared: bool = False,
     ) -> Routing:
         """Choose K experts for each row of ``x``; logits, scores and weights are float32.
 
@@ -72,24 +105,36 @@ class MoeOps(Protocol):
             spec: scores, choice and weights.
             bias: ``[E]``, of the logits, or None.
             correction: ``[E]``, added to the scores for the choice alone, or None.
+            shared_gate: ``[1, D]``, of a shared expert's logit a token, or None.
             counts: ``[2, E]`` of :meth:`expert_counts`: number of tokens sent to each expert, and of calls
                 that sent it any, to which this call's are added; None: nothing is counted.
+            joins_shared: whether the mixture will multiply the shared expert, too: see :meth:`joins_shared`.
         """
         ...
 
     def mixture(
-        self, x: Array, routing: Routing, experts: ExpertWeights, added: Array | None = None
-    ) -> Array:
+        self,
+        x: Array,
+        routing: Routing,
+        experts: ExpertWeights,
+        added: Array | None = None,
+        *,
+        leaves_sum: bool = False,
+    ) -> Array | ExpertResults:
         """Return the sum over K of ``weights * down(activation(gate_up x))``, plus ``added``.
+
+        Where the routing has ``shared_logits``, ``added`` is multiplied by their sigmoid.
 
         Args:
             x: ``[N, D]``.
             routing: experts of each row.
             experts: their weights.
             added: ``[N, D]``, such as the shared expert's result, or None; it may be overwritten.
+            leaves_sum: whether a device may leave the sum to what reads it, :meth:`.Ops.add_rmsnorm` or
+                :meth:`combined`.
 
         Returns:
-            ``[N, D]``.
+            ``[N, D]``, or what is left to add up.
         """
         ...
 
@@ -101,6 +146,6 @@ class MoeOps(Protocol):
         """
         ...
 
-    def scale_rows(self, x: Array, logits: Array) -> Array:
-        """Return ``x * sigmoid(logits)``: ``[N, D]`` by ``[N, 1]``, the gate of a shared expert."""
+    def combined(self, results: Array | ExpertResults) -> Array:
+        """Return the sum ``[N, D]`` of what :meth:`mixture` returned."""
         ...

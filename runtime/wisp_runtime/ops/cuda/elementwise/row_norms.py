@@ -5,12 +5,15 @@ from __future__ import annotations
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.elementwise.norms import Norms
+from wisp_runtime.ops.cuda.moe.combination import Combination
+from wisp_runtime.ops.protocol.moe import ExpertResults
 
 
 class RowNorms:
     """Norms, as :class:`.ops.CudaOps` has them."""
 
     _norms: Norms
+    _combination: Combination
 
     def rmsnorm(self, x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
         """See :meth:`.norms.Norms.rmsnorm`; of bf16 :meth:`.norms.Norms.norm_in_place`."""
@@ -20,7 +23,7 @@ class RowNorms:
 
     def add_rmsnorm(
         self,
-        x: Array,
+        x: Array | ExpertResults,
         residual: Array,
         weight: Array,
         *,
@@ -28,7 +31,8 @@ class RowNorms:
         rows: Array | None = None,
         is_zero_centred: bool = False,
     ) -> Array:
-        """See :meth:`.norms.Norms.add_rmsnorm`."""
-        return self._norms.add_rmsnorm(
+        """See :meth:`.norms.Norms.add_rmsnorm`; what a mixture has left is added up on the way."""
+        norms = self._combination if isinstance(x, ExpertResults) else self._norms
+        return norms.add_rmsnorm(
             x, residual, weight, eps=eps, rows=rows, out_name="normed", is_zero_centred=is_zero_centred
         )

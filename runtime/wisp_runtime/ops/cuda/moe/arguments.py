@@ -14,12 +14,24 @@ PLAIN_STORE = 0
 
 
 class RouterArguments(ctypes.Structure):
-    """``RouterArgs`` of ``router_logits.cu``."""
+    """``RouterArgs`` of ``router_tile.cuh``."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("x", "weight", "out")),
+        *((name, ctypes.c_void_p) for name in ("x", "weight", "gate", "out")),
         ("x_stride", ctypes.c_longlong),
-        *((name, ctypes.c_int32) for name in ("tokens", "experts", "columns")),
+        *((name, ctypes.c_int32) for name in ("tokens", "experts", "columns", "stride")),
+    )
+
+
+class ChoiceArguments(ctypes.Structure):
+    """``ChoiceArgs`` of ``expert_choice.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("bias", "correction", "experts", "weights")),
+        *((name, ctypes.c_int32) for name in ("count", "chosen", "groups", "chosen_groups")),
+        *((name, ctypes.c_int32) for name in ("bias_is_float", "correction_is_float")),
+        *((name, ctypes.c_int32) for name in ("is_sigmoid", "normalizes")),
+        ("scale", ctypes.c_float),
     )
 
 
@@ -27,21 +39,49 @@ class ChooseArguments(ctypes.Structure):
     """``ChooseArgs`` of ``choose_experts.cu``."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("logits", "bias", "correction", "experts", "weights")),
-        *((name, ctypes.c_int32) for name in ("tokens", "count", "chosen", "ranges", "groups")),
-        *((name, ctypes.c_int32) for name in ("chosen_groups", "bias_is_float", "correction_is_float")),
-        *((name, ctypes.c_int32) for name in ("is_sigmoid", "normalizes")),
-        ("scale", ctypes.c_float),
+        *((name, ctypes.c_void_p) for name in ("logits", "gates")),
+        ("stride", ctypes.c_longlong),
+        ("choice", ChoiceArguments),
+        ("tokens", ctypes.c_int32),
     )
 
 
 class SortArguments(ctypes.Structure):
-    """``SortArgs`` of ``sort_pairs.cu``."""
+    """``SortArgs`` of ``pair_order.cuh``."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("experts", "positions", "rows", "tiles", "tile_count")),
         *((name, ctypes.c_void_p) for name in ("loads", "calls")),
-        *((name, ctypes.c_int32) for name in ("pairs", "chosen", "tile_tokens")),
+        *((name, ctypes.c_int32) for name in ("pairs", "chosen", "tile_tokens", "has_shared")),
+    )
+
+
+class RouteArguments(ctypes.Structure):
+    """``RouteArgs`` of ``route_tokens.cu``."""
+
+    _fields_ = (
+        ("router", RouterArguments),
+        ("choice", ChoiceArguments),
+        ("order", SortArguments),
+        *((name, ctypes.c_void_p) for name in ("gates", "arrivals")),
+    )
+
+
+class SumArguments(ctypes.Structure):
+    """``SumArgs`` of ``expert_sum.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("y", "positions", "weights", "added", "gates")),
+        *((name, ctypes.c_int32) for name in ("columns", "chosen")),
+    )
+
+
+class NormArguments(ctypes.Structure):
+    """``NormArgs`` of ``combine_rmsnorm.cu``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("residual", "weight", "rows", "y")),
+        *((name, ctypes.c_float) for name in ("eps", "offset")),
     )
 
 

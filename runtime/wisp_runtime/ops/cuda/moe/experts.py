@@ -1,4 +1,4 @@
-"""GEMMs of a mixture's experts, each over its own tokens, and the weighted sum of their results."""
+"""GEMMs of a mixture's experts, each over its own tokens."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ from wisp_runtime.ops.cuda.moe.plan import (
 from wisp_runtime.ops.cuda.moe.sorting import SortedPairs
 from wisp_runtime.ops.cuda.moe.wide_experts import WideExperts, are_wide
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
-from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
+from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights, Routing
 
-_CONSTANTS = constants()
-_THREADS, _ROW_THREADS = _CONSTANTS["mma_gemm_threads"], _CONSTANTS["row_threads"]
+_THREADS = constants()["mma_gemm_threads"]
 _INTERLEAVED = "gate_up_interleaved"
 
 
@@ -53,7 +52,7 @@ class _Gemm:
 
 
 class Experts:
-    """Multiply tokens by their experts' matrices, and add the results up.
+    """Multiply tokens by their experts' matrices.
 
     Args:
         device: the GPU.
@@ -63,10 +62,10 @@ class Experts:
 
     def __init__(self, device: Gpu, *, has_wide: bool = True) -> None:
         self._kernels, self._workspace = device.kernels, device.workspace
-        self._combine = device.kernels.get("combine_experts")
         self._wide = WideExperts(device)
         self._has_wide, self._are_wide = has_wide and device.arch.startswith("sm_90"), False
         self._matrices: dict[int, tuple[Any, ExpertMatrices]] = {}
+        self._joined: dict[int, tuple[ExpertWeights, bool]] = {}
         self._gemms: dict[Any, _Gemm] = {}
         self._checked: dict[Any, bool] = {}
 
@@ -75,6 +74,13 @@ class Experts:
         known = self._matrices.get(id(weight))
         if known is None or known[0] is not weight:
             known = self._matrices[id(weight)] = weight, ExpertMatrices.of(weight)
+        return known[1]
+
+    def joins_shared(self, experts: ExpertWeights) -> bool:
+        """Say whether the shared expert's matrices lie behind the others', and are of their kind."""
+        known = self._joined.get(id(experts))
+        if known is None or known[0] is not experts:
+            known = self._joined[id(experts)] = experts, self._lies_behind(experts)
         return known[1]
 
     def tile(self, pairs: int, count: int, experts: ExpertWeights | None = None) -> Tile:
@@ -89,8 +95,8 @@ class Experts:
 
     def __call__(
         self, x: Array, routing: Routing, ordered: SortedPairs, experts: ExpertWeights, added: Array | None
-    ) -> Array:
-        """Return the weighted sums, plus ``added``; see :meth:`.protocol.moe.MoeOps.mixture`.
+    ) -> ExpertResults:
+        """Return the results of each position; see :meth:`.protocol.moe.MoeOps.mixture`.
 
         Args:
             x: ``[N, D]`` bf16, N > 0; rows may be apart by any multiple of 16 bytes.
@@ -105,7 +111,9 @@ class Experts:
         self._check(x, routing, experts, added)
         inner = self.multiply_in(x, experts, ordered)
         y = self.multiply_out(inner, experts, ordered)
-        return self.combine(y, ordered, routing, added)
+        if ordered.has_shared:
+            added = y[routing.experts.size :]
+        return ExpertResults(y, ordered.positions, routing, added)
 
     def multiply_in(self, x: Array, experts: ExpertWeights, ordered: SortedPairs) -> Array:
         """Return the activated results of gate and up of each position: ``[N K, F]`` bf16."""
@@ -122,15 +130,6 @@ class Experts:
             return self._wide.down(inner, matrices, experts.down_bias, ordered)
         return self._multiply(inner, matrices, experts.down_bias, PLAIN_STORE, ordered, None, "moe.outputs")
 
-    def combine(self, y: Array, ordered: SortedPairs, routing: Routing, added: Array | None) -> Array:
-        """Return the sums of a token's results ``y`` times their weights, plus ``added``: ``[N, D]``."""
-        (tokens, chosen), columns = routing.experts.shape, y.shape[1]
-        out = self._workspace.array("mixture", (tokens, columns), BF16)
-        grid = tokens, -(-columns // (8 * _ROW_THREADS))
-        sizes = np.int32(columns), np.int32(chosen)
-        self._combine.launch(grid, _ROW_THREADS, y, ordered.positions, routing.weights, added, out, *sizes)
-        return out
-
     def _multiply(
         self,
         x: Array,
@@ -142,7 +141,8 @@ class Experts:
         out_name: str,
     ) -> Array:
         first, pairs = matrices.first, len(ordered.rows)
-        key = out_name, x.strides[0], kind_of(first), matrices.count, store, pairs, ordered.tile
+        shapes = pairs, ordered.tile, len(ordered.tiles)
+        key = out_name, x.strides[0], kind_of(first), matrices.count, store, shapes
         launch = self._gemms.get(key)
         if launch is None:
             launch = remember(self._gemms, key, self._launch(x, matrices, store, ordered, pairs))
@@ -181,16 +181,25 @@ class Experts:
             columns=first.outputs // 2 if first.permutation == _INTERLEAVED else first.outputs,
         )
 
+    def _lies_behind(self, experts: ExpertWeights) -> bool:
+        if experts.shared is None or experts.gate_up_bias is not None or experts.down_bias is not None:
+            return False
+        pairs = zip((experts.gate_up, experts.down), experts.shared, strict=True)
+        return all(self.matrices(matrices).is_followed_by(shared) for matrices, shared in pairs)
+
     def _check(self, x: Array, routing: Routing, experts: ExpertWeights, added: Array | None) -> None:
         into, down = self.matrices(experts.gate_up), self.matrices(experts.down)
         addresses = into.first.storage.data.ptr, down.first.storage.data.ptr
-        key = x.shape, x.strides, routing.experts.shape, addresses, added is None
+        optional = added is None, routing.shared_logits is None
+        key = x.shape, x.strides, routing.experts.shape, addresses, optional
         if key in self._checked:
             return
         _check_tokens(x, into, added)
         _check_matrices(into, down, experts)
         shape = len(x), routing.experts.shape[1]
         require("mixture", "weights", routing.weights, shape, np.dtype(np.float32))
+        if routing.shared_logits is not None:
+            require("mixture", "shared_logits", routing.shared_logits, (len(x),), np.dtype(np.float32))
         remember(self._checked, key, True)
 
 

@@ -39,6 +39,11 @@ class ExpertMatrices:
             raise ShapeError("experts: matrices must be alike, and lie at equal multiples of 16 bytes")
         return cls(first, len(matrices), distance)
 
+    def is_followed_by(self, matrix: Matrix) -> bool:
+        """Say whether a matrix is of the same kind, and lies where another expert's would."""
+        address = self.first.storage.data.ptr + self.count * self.distance_bytes
+        return bool(matrix.storage.data.ptr == address) and kind_of(matrix) == kind_of(self.first)
+
 
 def kind_of(matrix: Matrix) -> tuple[Any, ...]:
     """Return what matrices have in common that one kernel multiplies."""

@@ -6,16 +6,18 @@ from functools import cached_property
 
 import numpy as np
 
-from wisp_plan.memory.buffers.moe import expert_counts
+from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, expert_counts
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host
 from wisp_runtime.ops.cuda.device.gpu import Gpu
+from wisp_runtime.ops.cuda.moe.combination import Combination
 from wisp_runtime.ops.cuda.moe.experts import Experts
 from wisp_runtime.ops.cuda.moe.router import Router
-from wisp_runtime.ops.cuda.moe.scale_rows import ScaleRows
+from wisp_runtime.ops.cuda.moe.router_weights import RouterWeights
 from wisp_runtime.ops.cuda.moe.sorting import PairSorter, SortedPairs
-from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
+from wisp_runtime.ops.cuda.moe.token_router import TokenRouter
+from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights, Routing
 
 
 class CudaMoe:
@@ -33,6 +35,10 @@ class CudaMoe:
         return Router(self._device)
 
     @cached_property
+    def _token_router(self) -> TokenRouter:
+        return TokenRouter(self._device)
+
+    @cached_property
     def _sorter(self) -> PairSorter:
         return PairSorter(self._device)
 
@@ -41,8 +47,8 @@ class CudaMoe:
         return Experts(self._device, has_wide=not self._is_batch_invariant)
 
     @cached_property
-    def _scale(self) -> ScaleRows:
-        return ScaleRows(self._device)
+    def _combination(self) -> Combination:
+        return Combination(self._device)
 
     def expert_counts(self, layers: int, experts: int) -> Array:
         """See :meth:`.protocol.moe.MoeOps.expert_counts`."""
@@ -53,6 +59,11 @@ class CudaMoe:
         copied: Array = to_host(counts)
         return copied
 
+    def joins_shared(self, experts: ExpertWeights, tokens: int) -> bool:
+        """See :meth:`.protocol.moe.MoeOps.joins_shared`; a dense GEMM's sums have another order."""
+        is_few = 0 < tokens <= MAX_SPLIT_TOKENS
+        return is_few and not self._is_batch_invariant and self._experts.joins_shared(experts)
+
     def route(
         self,
         x: Array,
@@ -61,30 +72,45 @@ class CudaMoe:
         *,
         bias: Array | None = None,
         correction: Array | None = None,
+        shared_gate: Array | None = None,
         counts: Array | None = None,
+        joins_shared: bool = False,
     ) -> Routing:
         """See :meth:`.protocol.moe.MoeOps.route`."""
         if not len(x):
             array, shape = self._device.workspace.array, (0, spec.chosen)
             return Routing(array("moe.experts", shape, np.int32), array("moe.weights", shape, np.float32))
-        routing = self._router(x, weight, spec, bias, correction)
-        tile = self._experts.tile(routing.experts.size, spec.experts)
-        self._sorted = self._sorter(routing.experts, spec.experts, counts, tile)
+        weights = RouterWeights(weight, bias, correction, shared_gate)
+        tile = self._experts.tile(len(x) * spec.chosen, spec.experts)
+        if len(x) <= MAX_SPLIT_TOKENS:
+            route = self._token_router
+            routing, self._sorted = route(x, weights, spec, counts, tile, has_shared=joins_shared)
+        else:
+            routing = self._router(x, weights, spec)
+            self._sorted = self._sorter(routing.experts, spec.experts, counts, tile)
         return routing
 
     def mixture(
-        self, x: Array, routing: Routing, experts: ExpertWeights, added: Array | None = None
-    ) -> Array:
+        self,
+        x: Array,
+        routing: Routing,
+        experts: ExpertWeights,
+        added: Array | None = None,
+        *,
+        leaves_sum: bool = False,
+    ) -> Array | ExpertResults:
         """See :meth:`.protocol.moe.MoeOps.mixture`."""
         if not len(x):
             return self._device.workspace.array("mixture", x.shape, BF16)
         ordered = self._sorted
         tile = self._experts.tile(routing.experts.size, len(experts.gate_up), experts)
         if ordered is None or ordered.experts is not routing.experts or ordered.tile != tile:
+            assert ordered is None or not ordered.has_shared, "a mixture of another routing"
             ordered = self._sorter(routing.experts, len(experts.gate_up), tile=tile)
         self._sorted = None
-        return self._experts(x, routing, ordered, experts, added)
+        results = self._experts(x, routing, ordered, experts, added)
+        return results if leaves_sum else self._combination(results)
 
-    def scale_rows(self, x: Array, logits: Array) -> Array:
-        """See :meth:`.protocol.moe.MoeOps.scale_rows`."""
-        return self._scale(x, logits, out_name="scaled")
+    def combined(self, results: Array | ExpertResults) -> Array:
+        """See :meth:`.protocol.moe.MoeOps.combined`."""
+        return self._combination(results) if isinstance(results, ExpertResults) else results

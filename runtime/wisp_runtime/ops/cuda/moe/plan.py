@@ -5,22 +5,23 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from wisp_plan.memory.buffers.gemm import BLOCK_M
-from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, RANGE_COLUMNS
+from wisp_plan.memory.buffers.moe import FEW_TOKENS, RANGE_COLUMNS
 from wisp_plan.quantization.packed_format import PackedFormat
+from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N, quantized_name, quantized_step
 
 MOE_KERNELS = (
-    *("router_logits", "choose_experts", "sort_pairs", "gather_positions"),
-    *("experts", "combine_experts", "scale_rows"),
+    *("router_logits", "choose_experts", "sort_pairs", "route_tokens", "gather_positions"),
+    *("experts", "combine_experts", "combine_rmsnorm"),
 )
 """Ops that a model with mixtures of experts needs."""
 
-ROUTER_TOKENS = (8, 64)
-"""Tokens of a tile of ``router_logits.cu``."""
+ROUTER_ROWS = 64
+"""Rows of a tile of ``router_tile.cuh``."""
 
-ROUTER_EXPERTS = 64
-"""Experts of such a tile."""
+MANY_TOKENS = 64
+"""Tokens of its tiles of ``router_logits.cu``; those of ``route_tokens.cu`` have FEW_TOKENS."""
 
 WIDE_TOKENS = (128, 192)
 """Tokens of the tiles of Hopper's ``experts.cu``."""
@@ -37,28 +38,33 @@ _MIN_WIDEST_TOKENS = (
 )
 _SPARE = 1.5  # tokens of a tile over those of a mean expert: most experts then have one tile
 _ROW_BYTES = 128  # of a token in a stage, along K: 64 columns
-_SORT_WARPS = constants()["sort_threads"] // 32
+_SORT_WARPS, _ROUTE_WARPS = constants()["sort_threads"] // 32, constants()["route_threads"] // 32
 
 
-def router_grid(tokens: int, experts: int, columns: int) -> tuple[int, tuple[int, int, int]]:
-    """Return the tokens of a tile, and the grid: its last number is that of the stored sums of a logit.
+def route_grid(tokens: int, rows: int, columns: int) -> tuple[int, int, int]:
+    """Return the grid of ``route_tokens.cu``: its last number is that of the stored sums of a logit."""
+    return -(-tokens // FEW_TOKENS), -(-rows // ROUTER_ROWS), -(-columns // RANGE_COLUMNS)
 
-    Few tokens leave the sums of each range of columns apart, so that more blocks read the weights.
+
+def router_shared_bytes(width: int, *, is_float: bool) -> int:
+    """Return the shared memory of four stages of a router's tile of ``width`` tokens."""
+    return 4 * ((3 if is_float else 1) * ROUTER_ROWS + width) * _ROW_BYTES
+
+
+def few_shared_bytes(rows: int, spec: RouterSpec, pairs: int, *, is_float: bool) -> int:
+    """Return the shared memory of a block of ``route_tokens.cu``: stages, then what it chooses and sorts in.
+
+    Args:
+        rows: distance of two tokens' logits.
     """
-    is_split = tokens <= MAX_SPLIT_TOKENS
-    width = ROUTER_TOKENS[0] if is_split else ROUTER_TOKENS[-1]
-    ranges = -(-columns // RANGE_COLUMNS) if is_split else 1
-    return width, (-(-tokens // width), -(-experts // ROUTER_EXPERTS), ranges)
+    scores = FEW_TOKENS * (rows + (spec.experts if spec.groups > 1 else 0))
+    words = scores + 3 * spec.experts + _ROUTE_WARPS + pairs
+    return max(router_shared_bytes(FEW_TOKENS, is_float=is_float), 4 * words)
 
 
-def router_shared_bytes(width: int, is_float: bool) -> int:
-    """Return the shared memory of a block of ``router_logits.cu``: four stages."""
-    return 4 * ((3 if is_float else 1) * ROUTER_EXPERTS + width) * _ROW_BYTES
-
-
-def choose_entry(experts: int) -> str:
-    """Return the kernel of ``choose_experts.cu``: its number times 32 experts."""
-    return f"choose_experts_{next(own for own in (4, 8, 16) if own * 32 >= experts)}"
+def choice_entry(experts: int) -> str:
+    """Return the end of the name of a kernel that chooses: it is for 32 times as many experts at most."""
+    return str(next(own for own in (4, 8, 16) if own * 32 >= experts))
 
 
 class Tile(NamedTuple):

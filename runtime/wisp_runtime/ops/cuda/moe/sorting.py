@@ -13,6 +13,7 @@ from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
+from wisp_runtime.ops.cuda.device.workspace import Workspace
 from wisp_runtime.ops.cuda.moe.arguments import SortArguments
 from wisp_runtime.ops.cuda.moe.plan import Tile, mma_tile, sort_shared_bytes
 
@@ -28,10 +29,11 @@ class SortedPairs:
     Attributes:
         experts: ``[N, K]`` int32, which were sorted.
         positions: ``[N, K]`` int32: position of each pair.
-        rows: ``[N K]`` int32: token at each position.
+        rows: ``[N K]`` int32: token at each position; with the shared expert ``[N (K + 1)]``.
         tiles: ``[max_tiles, 4]`` int32, of :attr:`tile_count`: expert, first position, last + 1.
         tile_count: ``[1]`` int32.
         tile: tile of the GEMMs.
+        has_shared: whether expert E, the shared one, has N more positions behind all pairs.
     """
 
     experts: Array
@@ -40,6 +42,32 @@ class SortedPairs:
     tiles: Array
     tile_count: Array
     tile: Tile
+    has_shared: bool = False
+
+    def point(self, arguments: SortArguments, counts: Array | None) -> None:
+        """Point a kernel's arguments to the lists, and to the counters ``[2, E]`` of each expert's load."""
+        arguments.experts, arguments.positions = self.experts.data.ptr, self.positions.data.ptr
+        arguments.rows, arguments.tiles = self.rows.data.ptr, self.tiles.data.ptr
+        arguments.tile_count = self.tile_count.data.ptr
+        if counts is not None:
+            arguments.loads, arguments.calls = counts.data.ptr, counts.data.ptr + counts.strides[0]
+
+
+def sorted_pairs(
+    workspace: Workspace, experts: Array, count: int, tile: Tile, *, has_shared: bool = False
+) -> SortedPairs:
+    """Return the lists of ``experts`` ``[N, K]``, each of ``count``, for a kernel to write."""
+    tokens, array = len(experts), workspace.array
+    tiles = max_tiles(experts.size, count, tile.width) + (-(-tokens // tile.width) if has_shared else 0)
+    return SortedPairs(
+        experts,
+        array("moe.positions", experts.shape, _INT32),
+        array("moe.rows", (experts.size + (tokens if has_shared else 0),), _INT32),
+        array("moe.tiles", (tiles, 4), _INT32),
+        array("moe.tile_count", (1,), _INT32),
+        tile,
+        has_shared,
+    )
 
 
 class PairSorter:
@@ -72,21 +100,8 @@ class PairSorter:
             _check(experts, count, counts)
             sizes = experts.size, experts.shape[1], tile.width
             arguments = remember(self._plans, key, SortArguments(0, 0, 0, 0, 0, 0, 0, *sizes))
-        pairs = experts.size
-        array = self._workspace.array
-        ordered = SortedPairs(
-            experts,
-            array("moe.positions", experts.shape, _INT32),
-            array("moe.rows", (pairs,), _INT32),
-            array("moe.tiles", (max_tiles(pairs, count, tile.width), 4), _INT32),
-            array("moe.tile_count", (1,), _INT32),
-            tile,
-        )
-        arguments.experts, arguments.positions = experts.data.ptr, ordered.positions.data.ptr
-        arguments.rows, arguments.tiles = ordered.rows.data.ptr, ordered.tiles.data.ptr
-        arguments.tile_count = ordered.tile_count.data.ptr
-        if counts is not None:
-            arguments.loads, arguments.calls = counts.data.ptr, counts.data.ptr + counts.strides[0]
+        ordered = sorted_pairs(self._workspace, experts, count, tile)
+        ordered.point(arguments, counts)
         self._kernel.launch((count,), _THREADS, arguments, shared_bytes=sort_shared_bytes(count))
         return ordered
 
@@ -94,6 +109,15 @@ class PairSorter:
 def _check(experts: Array, count: int, counts: Array | None) -> None:
     require_true(count <= MAX_EXPERTS, f"{_OP}: {count} experts, {MAX_EXPERTS} at most")
     require(_OP, "experts", experts, (len(experts), experts.size // len(experts)), _INT32)
+    check_counts(counts, count)
+
+
+def check_counts(counts: Array | None, count: int) -> None:
+    """Require counters of ``count`` experts' load, if there are any.
+
+    Raises:
+        ShapeError: they have another shape or dtype.
+    """
     if counts is not None:
         is_dense = counts.dtype == _INT64 and counts.strides[1] == _INT64.itemsize
         found = f"{list(counts.shape)} {counts.dtype}"
