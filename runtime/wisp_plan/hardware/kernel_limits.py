@@ -14,7 +14,7 @@ from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 
 MAX_EXPERTS = 512
-"""Experts that ``choose_experts.cu`` and ``sort_pairs.cu`` take."""
+"""Experts that ``route_tokens.cu``, ``choose_experts.cu`` and ``sort_pairs.cu`` take."""
 
 MAX_CHOSEN = MAX_GROUPS = 32
 

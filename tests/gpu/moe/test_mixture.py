@@ -103,12 +103,12 @@ def test_the_expert_behind_the_others_is_that_of_every_token(device, moe, random
     mixture = Mixture(name, 17, 384, 256)
     into, down = mixture.weights.gate_up, mixture.weights.down
     weights = ExpertWeights(into[:16], down[:16], shared=(into[16], down[16]))
-    assert moe.joins_shared(weights, 64)
-    assert not moe.joins_shared(weights, 65)
+    assert moe.joins_shared(weights, 32)
+    assert not moe.joins_shared(weights, 33)
     assert not moe.joins_shared(ExpertWeights(into[:15], down[:15], shared=(into[16], down[16])), 1)
     assert not Moe(device, is_batch_invariant=True).joins_shared(weights, 1)
     held = [to_device((random.standard_normal((rows, 384)) / 20).astype(BF16)) for rows in (16, 1)]
-    for tokens in (1, 7, 9, 33, 64):
+    for tokens in (1, 7, 9, 31, 32):
         x = random.standard_normal((tokens, 384), np.float32).astype(BF16)
         options = {"shared_gate": held[1], "joins_shared": True}
         routing = moe.route(to_device(x), held[0], RouterSpec(16, 4), **options)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from wisp_plan.memory.buffers.gpu import gpu_buffers
-from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, logit_stride, max_tiles, moe
+from wisp_plan.memory.buffers.moe import MAX_JOINED_TOKENS, MAX_SPLIT_TOKENS, logit_stride, max_tiles, moe
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
@@ -46,8 +46,8 @@ def test_a_step_of_any_number_of_tokens_fits(shape, max_tokens):
 def test_a_shared_expert_has_room_beside_the_others_of_few_tokens():
     spec = shape_spec("qwen3.6-35b-a3b")
     (mixture,) = set(spec.ffns(MoeSpec))
-    for max_tokens in (1, 5, 64, 2048):
-        buffers, tokens = sizes_of(spec, max_tokens), min(64, max_tokens)
+    for max_tokens in (1, 5, 32, 2048):
+        buffers, tokens = sizes_of(spec, max_tokens), min(MAX_JOINED_TOKENS, max_tokens)
         assert buffers["moe.rows"].shape[0] >= tokens * (mixture.router.chosen + 1)
         assert (
             buffers["moe.outputs"].shape[0] == buffers["moe.rows"].shape[0] == buffers["moe.inner"].shape[0]

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from wisp_plan.memory.buffers.moe import MAX_SPLIT_TOKENS, expert_counts
+from wisp_plan.memory.buffers.moe import MAX_JOINED_TOKENS, MAX_SPLIT_TOKENS, expert_counts
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host
@@ -61,7 +61,7 @@ class CudaMoe:
 
     def joins_shared(self, experts: ExpertWeights, tokens: int) -> bool:
         """See :meth:`.protocol.moe.MoeOps.joins_shared`; a dense GEMM's sums have another order."""
-        is_few = 0 < tokens <= MAX_SPLIT_TOKENS
+        is_few = 0 < tokens <= MAX_JOINED_TOKENS
         return is_few and not self._is_batch_invariant and self._experts.joins_shared(experts)
 
     def route(
