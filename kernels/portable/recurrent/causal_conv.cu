@@ -1,5 +1,6 @@
-// causal_conv.cu: depthwise causal convolution of each sequence's tokens, then SiLU: y_t = silu(bias + sum of
-// w_j x_{t - 3 + j}); what lies before the step's first token is the sequence's state, which is replaced.
+// causal_conv.cu: depthwise causal convolution of each sequence's tokens, then SiLU: y_t = silu(bias + f sum of
+// w_j x_{t - 3 + j}), f a factor of the channel's part; what lies before the step's first token is the sequence's
+// state, which is replaced.
 //
 //   x : [N, C] bf16, rows `stride` apart     weight : [C, 4] bf16, the newest input's tap last
 //   bias : [C] bf16 or null     y : [N, C] bf16
@@ -24,6 +25,12 @@ struct Shape {
   int tokens, sequences, channels;
   int tile_tokens;  // 1: every sequence has one token
   int min_tokens;   // of a sequence that is convolved, at least 1
+  int ends[2];      // of the first two parts of the channels, multiples of 8
+  float factors[3];
+
+  __device__ __forceinline__ float factor(int channel) const {
+    return channel < ends[0] ? factors[0] : channel < ends[1] ? factors[1] : factors[2];
+  }
 };
 
 // The sequence that owns a token: the last that begins at or before it. Each lane counts some; there is no other use.
@@ -36,15 +43,15 @@ __device__ __forceinline__ int sequence_of(const int* starts, int sequences, int
 struct Channels {
   float taps[kTaps][kBf16Vec], bias[kBf16Vec];
 
-  __device__ __forceinline__ Channels(const bf16* weight, const bf16* biases, int first) : bias{} {
+  __device__ __forceinline__ Channels(const bf16* weight, const bf16* biases, int first, float factor) : bias{} {
 #pragma unroll
     for (int i = 0; i < kTaps; i++) {
       float values[8];  // two channels' taps
       load8(weight + static_cast<int64_t>(first) * kTaps + 8 * i, values);
 #pragma unroll
       for (int tap = 0; tap < kTaps; tap++) {
-        taps[tap][2 * i] = values[tap];
-        taps[tap][2 * i + 1] = values[kTaps + tap];
+        taps[tap][2 * i] = factor * values[tap];
+        taps[tap][2 * i + 1] = factor * values[kTaps + tap];
       }
     }
     if (biases != nullptr) load8(biases + first, bias);
@@ -100,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     pdl_wait();
     return;
   }
-  const Channels channels(weight, bias, channel);
+  const Channels channels(weight, bias, channel, shape.factor(channel));
   pdl_wait();
 
   // 2. Sequences of the tile. The tile in which a sequence begins has its first kPast tokens, wherever they are, so

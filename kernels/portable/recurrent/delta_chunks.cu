@@ -12,6 +12,7 @@
 //   check: tests/gpu/recurrent/test_delta_prefill.py against ops/reference/recurrent.py, states within 1e-4
 #include "chunks.cuh"
 #include "copy/async_copy.cuh"
+#include "decay_sum.cuh"
 #include "delta_gates.cuh"
 #include "mma/split_bf16.cuh"
 #include "mma/warp_mma.cuh"
@@ -21,18 +22,6 @@
 constexpr int kHeads = 2;  // value heads at a time
 constexpr int kThreads = kHeads * kInverseThreads;
 constexpr int kStride = kMaxSize + 8;  // of a row of q or k in shared memory: ldmatrix meets every bank once
-
-// A sum of decays' logarithms in two floats, high + low: differences of sums are as exact as one float.
-struct Sum {
-  float high, low;
-
-  __device__ __forceinline__ Sum plus(const Sum& other) const {
-    const float sum = high + other.high, part = sum - high;
-    const float rest = (high - (sum - part)) + (other.high - part) + low + other.low;
-    const float rounded = sum + rest;
-    return {rounded, rest - (rounded - sum)};
-  }
-};
 
 struct Shared {
   union {

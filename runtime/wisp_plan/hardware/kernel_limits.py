@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 
@@ -22,6 +23,7 @@ _MAX_SIZES = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
 _MULTIPLE = 8  # elements of 16 bytes
 _MAX_HEADS_A_GROUP = 16
 _MAX_DELTA_SIZE, _CONV_TAPS = 128, 4
+_MAX_NORM_GROUP = 16384
 
 
 def excessive_sizes(spec: ModelSpec) -> tuple[str, ...]:
@@ -76,6 +78,8 @@ def _mixer_problems(spec: ModelSpec) -> Iterator[str]:
             yield f"{heads} {attention.kv_heads} KV heads"
     for mixer in spec.mixers(DeltaNetSpec):
         yield from _delta_net_problems(mixer)
+    for mamba in spec.mixers(MambaSpec):
+        yield from _mamba_problems(mamba)
 
 
 def _delta_net_problems(mixer: DeltaNetSpec) -> Iterator[str]:
@@ -86,3 +90,19 @@ def _delta_net_problems(mixer: DeltaNetSpec) -> Iterator[str]:
         yield f"linear_conv_kernel_dim is {mixer.kernel}, not {_CONV_TAPS}"
     if mixer.state_dtype != "float32":
         yield f"states of Gated DeltaNet are {mixer.state_dtype}, not float32"
+
+
+def _mamba_problems(mixer: MambaSpec) -> Iterator[str]:
+    limits = ("mamba_head_dim", mixer.head_size, 128), ("ssm_state_size", mixer.state_size, 256)
+    for name, size, limit in limits:
+        if size % _MULTIPLE or size > limit:
+            yield f"{name} is {size}, no multiple of {_MULTIPLE} up to {limit}"
+    group = mixer.inner if mixer.gating == "gate" else mixer.inner // mixer.groups
+    if group > _MAX_NORM_GROUP:
+        yield f"norms of Mamba-2 have {group} channels, over {_MAX_NORM_GROUP}"
+    if mixer.heads % _MULTIPLE:
+        yield f"mamba_num_heads is {mixer.heads}, no multiple of {_MULTIPLE}"
+    if mixer.kernel != _CONV_TAPS:
+        yield f"conv_kernel is {mixer.kernel}, not {_CONV_TAPS}"
+    if mixer.state_dtype != "float32":
+        yield f"states of Mamba-2 are {mixer.state_dtype}, not float32"

@@ -267,6 +267,23 @@ def test_the_convolution_reads_the_state_and_leaves_its_last_inputs(cuda, name, 
     assert np.array_equal(inputs.host.astype(np.float32), wanted)
 
 
+def test_rows_may_be_farther_apart_in_another_layer(cuda) -> None:
+    random, sequences, conv = (
+        np.random.default_rng(6),
+        STEPS["decodes"],
+        cuda["conv"].CausalConv(EmulatedGpu()),
+    )
+    batch, inputs = recurrent_batch(sequences, put=to_gpu), slots_of(random, 3, 72, dtype=BF16)
+    near, weight = apart(random, 3, 72), to_gpu(random.standard_normal((72, 4)).astype(BF16))
+    memory = np.full((3, 96), np.nan, BF16)
+    memory[:, :72] = near.host
+    far, before = to_gpu(memory)[:, :72], inputs.host.copy()
+    first = conv(near, weight, None, batch, inputs, has_prefills=False, out_name="convolved").host.copy()
+    inputs.host[:] = before
+    second = conv(far, weight, None, batch, inputs, has_prefills=False, out_name="convolved").host
+    assert np.array_equal(first.view(np.uint16), second.view(np.uint16))
+
+
 @pytest.mark.parametrize("size", [128, 40, 8])
 def test_the_gated_norm_takes_the_rows_that_are_wanted(cuda, size) -> None:
     random, heads = np.random.default_rng(5), 3

@@ -98,7 +98,7 @@ _BIASED_NORM = {
 }
 _SMALL_FALCON = 320, (5, 1, 64), 640, 1001
 MAMBA_CASES = (
-    MambaCase("mlps", "NemotronH", 448, (8, 2, 64), 1024, 1000, True, _nemotron("M-*-MM*-", 14, 64, 2)),
+    MambaCase("mlps", "NemotronH", 448, (8, 2, 64), 1024, 1000, True, _nemotron("M-*-MM*-", 16, 64, 2)),
     MambaCase(
         *("experts", "NemotronH", 384, (6, 2, 64), 768, 1001, True),
         _nemotron("MEM*E", 8, 80, 8, **_RELU2_EXPERTS),
@@ -113,12 +113,12 @@ MAMBA_CASES = (
     ),
     MambaCase(
         *("mlps, biases, RoPE", "GraniteMoeHybrid", 384, (6, 2, 64), 256, 1001, False),
-        _granite(12, 64, 2, **_BIASED_MLPS),
+        _granite(8, 96, 1, **_BIASED_MLPS),
     ),
-    MambaCase("gate", "FalconH1", 512, (4, 2, 128), 1024, 1000, True, _falcon(12, 64, 1)),
+    MambaCase("gate", "FalconH1", 512, (4, 2, 128), 1024, 1000, True, _falcon(16, 64, 1)),
     MambaCase(
         *("norm, gate", "FalconH1", *_SMALL_FALCON, False),
-        _falcon(6, 64, 2, mamba_rms_norm=True, mamba_norm_before_gate=True),
+        _falcon(8, 64, 2, mamba_rms_norm=True, mamba_norm_before_gate=True),
     ),
-    MambaCase(*("gate, norm, biases", "FalconH1", *_SMALL_FALCON, False), _falcon(6, 64, 3, **_BIASED_NORM)),
+    MambaCase(*("gate, norm, biases", "FalconH1", *_SMALL_FALCON, False), _falcon(24, 16, 3, **_BIASED_NORM)),
 )

@@ -68,6 +68,11 @@ class Case:
         return self.has_delta_net or not self.config.keys().isdisjoint(("mamba_num_heads", "mamba_n_heads"))
 
     @property
+    def has_scaled_embeddings(self) -> bool:
+        """Whether embeddings are multiplied by the root of their size, and norms are zero-centred."""
+        return self.config["model_type"].startswith("gemma3")
+
+    @property
     def stream_scale(self) -> float:
         """Factor of our streams that makes them transformers': Granite's branches are multiplied there."""
         return float(self.config.get("residual_multiplier", 1.0))
@@ -172,6 +177,20 @@ def _gpt_oss(experts: int, chosen: int, window: int) -> dict[str, Any]:
     }
 
 
+def _gemma(window: int, scaling: float = 1.0, **more: Any) -> dict[str, Any]:
+    scaled = {"rope_type": "linear", "factor": scaling} if scaling != 1 else {"rope_type": "default"}
+    ropes = {"rope_type": "default", "rope_theta": 1e4}, scaled | {"rope_theta": 1e6}
+    return {
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "sliding_window": window,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+        "rope_parameters": dict(zip(("sliding_attention", "full_attention"), ropes, strict=True)),
+        "rms_norm_eps": 1e-6,
+        "tie_word_embeddings": True,
+    } | more
+
+
 _GROUPS = {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "n_shared_experts": 2}
 
 CASES = (
@@ -187,6 +206,12 @@ CASES = (
     _case("Mistral", 576, (8, 1, 256), 2000, 1000, is_long=False, sliding_window=40),
     _case("Qwen3_5", 512, (6, 2, 256), 1024, 1000, is_long=True, **_delta_net(2, 6, 128, 128)),
     _case("Qwen3_5", 320, (4, 4, 64), 520, 1001, is_long=False, **_delta_net(4, 4, 64, 128), **_TIED),
+    _case("Gemma3", 640, (4, 1, 256), 2048, 1000, is_long=True, **_gemma(512)),
+    _case(
+        *("Gemma3", 512, (8, 4, 128), 1000, 1001),
+        is_long=False,
+        **_gemma(40, scaling=8.0, query_pre_attn_scalar=168),
+    ),
 )
 MIXTURES = (
     _case(
@@ -288,13 +313,14 @@ _EMBEDDING_DEVIATION = 0.5
 
 
 def _distribution(name: str, parameter: Any, case: Case) -> tuple[float, float]:
-    """Return mean and deviation; norms are zero-centred beside Gated DeltaNet, all but its own.
+    """Return mean and deviation; norms are zero-centred in Gemma, and beside Gated DeltaNet all but its own.
 
     Attention scores deviate by 1.4, so that attention is neither flat nor a single key, and its output weighs
     so much that a few keys missing among thousands show in the stream.
     """
     if name.endswith(("norm.weight", "norm_f.weight", ".D")):
-        return 0.0 if case.has_delta_net and "linear_attn" not in name else 1.0, 0.15
+        is_zero_centred = case.has_scaled_embeddings or (case.has_delta_net and "linear_attn" not in name)
+        return 0.0 if is_zero_centred else 1.0, 0.15
     if name.endswith(".A_log"):
         return 0.0, 1.0
     if name.endswith(".dt_bias") and not case.has_delta_net:
@@ -302,7 +328,8 @@ def _distribution(name: str, parameter: Any, case: Case) -> tuple[float, float]:
     if name.endswith(("bias", ".sinks")):
         return 0.0, 0.3
     if "embed" in name:
-        return 0.0, _EMBEDDING_DEVIATION
+        scale = math.sqrt(case.config["hidden_size"]) if case.has_scaled_embeddings else 1.0
+        return 0.0, _EMBEDDING_DEVIATION / scale
     gain = next((gain for part, gain in _GAINS.items() if part in name), 1.0)
     is_transposed = parameter.ndim == 3 and case.has_transposed_experts
     return 0.0, gain / math.sqrt(parameter.shape[-2 if is_transposed else -1])

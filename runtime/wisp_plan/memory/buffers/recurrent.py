@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 
 CHUNK_TOKENS = 64
@@ -22,26 +25,34 @@ _MAX_SHORT_CHUNKS = 32
 
 def recurrent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     """Return the buffers of a model's recurrent mixers; none where it has none."""
-    mixers, tokens = spec.mixers(DeltaNetSpec), step.max_tokens
-    if not mixers:
+    mixers, mambas, tokens = spec.mixers(DeltaNetSpec), spec.mixers(MambaSpec), step.max_tokens
+    if not mixers and not mambas:
         return ()
-    heads, width = (max(sizes) for sizes in zip(*map(_sizes, mixers), strict=True))
-    channels = max(mixer.conv_size for mixer in mixers)
-    projected = max(mixer.conv_size + _sizes(mixer)[1] for mixer in mixers)
+    width = max([_width(mixer) for mixer in mixers] + [mamba.inner for mamba in mambas])
+    convolved = [mixer.conv_size for mixer in mixers] + [mamba.conv_size for mamba in mambas]
+    projected = [mixer.conv_size + _width(mixer) for mixer in mixers]
+    projected += [mamba.projected_size for mamba in mambas]
     return (
-        Buffer("projected", (tokens, projected), "bfloat16"),
-        Buffer("gates", (tokens, 2 * heads), "bfloat16"),
-        Buffer("convolved", (tokens, channels), "bfloat16"),
+        Buffer("projected", (tokens, max(projected)), "bfloat16"),
+        Buffer("convolved", (tokens, max(convolved)), "bfloat16"),
         Buffer("recurrent", (tokens, width), "bfloat16"),
         Buffer("gated", (tokens, width), "bfloat16"),
-        decode_arrivals(step.max_sequences, max(mixer.key_heads for mixer in mixers)),
-        *chunk_buffers(max_chunks(tokens, step.max_sequences), heads),
+        *(_delta_net(mixers, step) if mixers else ()),
     )
 
 
-def _sizes(mixer: DeltaNetSpec) -> tuple[int, int]:
-    """Return the value heads, and their channels."""
-    return mixer.value_heads, mixer.value_heads * mixer.value_size
+def _delta_net(mixers: Collection[DeltaNetSpec], step: StepSizes) -> tuple[Buffer, ...]:
+    heads, sequences = max(mixer.value_heads for mixer in mixers), step.max_sequences
+    return (
+        Buffer("gates", (step.max_tokens, 2 * heads), "bfloat16"),
+        decode_arrivals(sequences, max(mixer.key_heads for mixer in mixers)),
+        *chunk_buffers(max_chunks(step.max_tokens, sequences), heads),
+    )
+
+
+def _width(mixer: DeltaNetSpec) -> int:
+    """Return the channels of the value heads."""
+    return mixer.value_heads * mixer.value_size
 
 
 def decode_arrivals(sequences: int, key_heads: int) -> Buffer:

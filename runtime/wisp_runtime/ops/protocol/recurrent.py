@@ -145,7 +145,8 @@ class RecurrentOps(Protocol):
             spec: heads and sizes.
             batch: the step; ``positions``, ``query_starts`` and ``state_slots`` are read.
             states: ``[slots, H, Dh, S]`` in ``spec.state_dtype``; slots may be apart.
-            inputs: ``[slots, K - 1, C]``, the convolution's last inputs with their factors, the newest last.
+            inputs: ``[slots, K - 1, C]``, the convolution's last inputs, the newest last, with their factors
+                or without, as the device keeps them.
             rows: ``[R]``, the rows of the result that are wanted; None: all. States are updated for all.
 
         Returns:

@@ -225,6 +225,7 @@ def test_a_kernel_that_is_not_compiled_is_missed_when_the_gpu_is_opened(module, 
         "quantize_rows",
         "quantize_tokens",
         *module.RecurrentMixers.RECURRENT_KERNELS,
+        *module.MambaMixers.MAMBA_KERNELS,
         *MOE_KERNELS,
         *module.NEEDED_BY_QUANTIZED_KV,
     }  # random weights, quantized ones, caches, layers that few models have

@@ -36,6 +36,8 @@ class ConvShape(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("stride", "slot_stride")),
         *((name, ctypes.c_int32) for name in ("tokens", "sequences", "channels")),
         *((name, ctypes.c_int32) for name in ("tile_tokens", "min_tokens")),
+        ("ends", ctypes.c_int32 * 2),
+        ("factors", ctypes.c_float * 3),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,6 +18,16 @@ _OP = "causal_conv"
 TAPS = 4
 _THREADS = constants()["conv_threads"]
 _TILE_TOKENS = 16  # of a step in which some sequence has several tokens
+
+
+class Factors(NamedTuple):
+    """Factors of three parts of the channels, and the ends of the first two, multiples of 8."""
+
+    values: tuple[float, ...] = (1.0, 1.0, 1.0)
+    ends: tuple[int, int] = (0, 0)
+
+
+NO_FACTORS = Factors()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +59,7 @@ class CausalConv:
         *,
         has_prefills: bool,
         min_tokens: int = 1,
+        factors: Factors = NO_FACTORS,
         out_name: str,
     ) -> Array:
         """Convolve the first C columns of ``x``, apply SiLU, and update the sequences' last inputs.
@@ -60,6 +72,7 @@ class CausalConv:
             inputs: ``[slots, 3, C]`` bf16, slots apart by a multiple of 8 elements; updated in place.
             has_prefills: whether any sequence has several tokens.
             min_tokens: fewest tokens of a sequence that is convolved; the rows and inputs of others stay.
+            factors: factors of the channels' sums, which their last inputs are without.
             out_name: buffer of the workspace that takes the result.
 
         Returns:
@@ -70,28 +83,36 @@ class CausalConv:
         """
         key = (
             x.shape,
+            x.strides,
             weight.shape,
             bias is None,
             inputs.strides,
             len(batch.context_lengths_host),
             has_prefills,
             min_tokens,
+            factors,
         )
         plan = self._plans.get(key)
         if plan is None:
             _check(x, weight, bias, batch, inputs)
-            plan = remember(self._plans, key, _plan(x, weight, batch, inputs, has_prefills, min_tokens))
+            tile = _TILE_TOKENS if has_prefills else 1
+            made = _plan(x, weight, batch, inputs, (tile, min_tokens), factors)
+            plan = remember(self._plans, key, made)
         out = self._workspace.array(out_name, plan.out_shape, BF16)
         of_batch = batch.query_starts, batch.positions, batch.state_slots
         self._kernel.launch(plan.grid, _THREADS, x, weight, bias, inputs, *of_batch, out, plan.shape)
         return out
 
 
-def _plan(x: Array, weight: Array, batch: Batch, inputs: Array, has_prefills: bool, min_tokens: int) -> _Plan:
-    tokens, channels, tile = len(x), len(weight), _TILE_TOKENS if has_prefills else 1
+def _plan(
+    x: Array, weight: Array, batch: Batch, inputs: Array, counts: tuple[int, int], factors: Factors
+) -> _Plan:
+    """Return the plan of a step; ``counts``: tokens of a tile, and fewest tokens of a sequence."""
+    tokens, channels = len(x), len(weight)
     strides = x.strides[0] // 2, inputs.strides[0] // 2
-    shape = ConvShape(*strides, tokens, len(batch.context_lengths_host), channels, tile, min_tokens)
-    return _Plan((-(-channels // (8 * _THREADS)), -(-tokens // tile)), shape, (tokens, channels))
+    sizes = *strides, tokens, len(batch.context_lengths_host), channels, *counts
+    shape = ConvShape(*sizes, factors.ends, factors.values)
+    return _Plan((-(-channels // (8 * _THREADS)), -(-tokens // counts[0])), shape, (tokens, channels))
 
 
 def _check(x: Array, weight: Array, bias: Array | None, batch: Batch, inputs: Array) -> None:

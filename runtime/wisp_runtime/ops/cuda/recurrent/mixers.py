@@ -6,10 +6,8 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
-from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch
-from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.attention.batch_mix import BatchMix
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.gpu import Gpu
@@ -20,7 +18,7 @@ from wisp_runtime.ops.cuda.recurrent.delta_decode import DecodeInputs, DeltaDeco
 from wisp_runtime.ops.cuda.recurrent.delta_prefill import DeltaInputs, DeltaPrefill
 from wisp_runtime.ops.cuda.recurrent.gated_norm import GatedNorm
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 
 
 class RecurrentMixers:
@@ -101,20 +99,3 @@ class RecurrentMixers:
             prefill(DeltaInputs(convolved, gates, weights, spec, batch), states, out, min_tokens=least)
         z = projected[:, spec.conv_size :]
         return norm(out, z, weights.norm, rows, eps=weights.eps, out_name="gated")
-
-    def project_mamba(self, x: Array, weight: Matrix, bias: Array | None) -> Array:  # noqa: ARG002
-        """Refuse, as :meth:`mamba` does."""
-        raise KernelsMissing("no GPU kernels for Mamba-2. Serve the model with --device cpu.")
-
-    def mamba(
-        self,
-        projected: Array,  # noqa: ARG002 (no kernel reads them)
-        weights: MambaWeights,  # noqa: ARG002
-        spec: MambaSpec,  # noqa: ARG002
-        batch: Batch,  # noqa: ARG002
-        states: Array,  # noqa: ARG002
-        inputs: Array,  # noqa: ARG002
-        rows: Array | None = None,  # noqa: ARG002
-    ) -> Array:
-        """Refuse: a start refuses such a model before (:mod:`wisp_plan.hardware.kernel_layers`)."""
-        raise KernelsMissing("no GPU kernels for Mamba-2. Serve the model with --device cpu.")
