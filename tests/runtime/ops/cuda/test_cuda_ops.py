@@ -260,6 +260,18 @@ def test_with_a_fixed_order_no_product_and_no_attention_is_cut(module):
     ops.set_batch_invariant()
     assert ops._linear._planner is planner.data_parallel_plan
     assert (ops._prefill_attention._splits, ops._max_fused_rope_tokens) == (False, 0)
+    assert ops._decode_attention._is_batch_invariant
+    assert not ops._experts._has_wide
+
+
+@pytest.mark.parametrize("is_fixed", [False, True])
+def test_with_a_fixed_order_a_shared_expert_has_gemms_of_its_own(module, is_fixed):
+    ops = module.CudaOps(fake_device(), MagicMock(fuses_rope=True))
+    if is_fixed:
+        ops.set_batch_invariant()
+    ops._experts = MagicMock()
+    ops._experts.joins_shared.return_value = True
+    assert ops.joins_shared(MagicMock(), 1) is not is_fixed
 
 
 def test_a_fixed_order_is_refused_where_products_are_not_hoppers(module):
