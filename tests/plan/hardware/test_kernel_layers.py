@@ -1,39 +1,51 @@
-"""Layers without GPU kernels are refused in one sentence; the CPU takes them."""
+"""Layers and sizes that GPUs have kernels for: all published ones; others are refused in one sentence."""
 
 from dataclasses import replace
 
 import pytest
 
-from wisp_plan.errors import RequestInvalid
+from wisp_plan.errors import LayersUnsupported
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.hardware.kernel_layers import WITHOUT_KERNELS, missing_kernels
-from wisp_plan.presets import shape_spec
-from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.hardware.kernel_layers import missing_kernels
+from wisp_plan.hardware.kernel_limits import excessive_sizes
+from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.ops.cuda.requirements import require_model
 
 DENSE = shape_spec("qwen3-8b")
-MIXERS = {"Gated DeltaNet": DeltaNetSpec(16, 32, 128, 128), "Mamba-2": MambaSpec(8, 64, 128)}
-LACKING = [name for name in MIXERS if name in WITHOUT_KERNELS]
+MAMBA = MambaSpec(heads=8, head_size=64, state_size=128)
 
 
-def with_mixer(mixer):
-    layers = (replace(DENSE.layers[0], mixer=mixer), *DENSE.layers[1:])
-    return replace(DENSE, layers=layers)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gpus_have_kernels_for_every_published_shape(shape):
+    spec = shape_spec(shape)
+    assert missing_kernels(spec) == excessive_sizes(spec) == ()
+    require_model(spec, 16)
 
 
-def test_dense_decoders_lack_no_kernels():
-    assert missing_kernels(DENSE) == ()
-
-
-@pytest.mark.parametrize("name", LACKING)
-def test_a_gpu_refuses_such_a_layer_and_the_cpu_does_not(name):
-    spec = with_mixer(MIXERS[name])
-    with pytest.raises(
-        RequestInvalid, match=f"no GPU kernels for {name}, which Qwen3ForCausalLM has. .*--device cpu"
-    ):
+@pytest.mark.parametrize(
+    ("sizes", "says"),
+    [
+        ({"head_size": 136}, "mamba_head_dim is 136, no multiple of 8 up to 128"),
+        ({"head_size": 60}, "mamba_head_dim is 60, no multiple of 8 up to 128"),
+        ({"state_size": 264}, "ssm_state_size is 264, no multiple of 8 up to 256"),
+        ({"heads": 12}, "mamba_num_heads is 12, no multiple of 8"),
+        ({"kernel": 3}, "conv_kernel is 3, not 4"),
+        ({"heads": 136, "head_size": 128}, "norms of Mamba-2 have 17408 channels, over 16384"),
+        ({"state_dtype": "bf16"}, "states of Mamba-2 are bf16, not float32"),
+    ],
+)
+def test_sizes_of_mamba_that_no_kernel_takes_are_refused_on_gpus_alone(sizes, says):
+    layer = replace(DENSE.layers[0], mixer=replace(MAMBA, **sizes))
+    spec = replace(DENSE, layers=(layer, *DENSE.layers[1:]))
+    with pytest.raises(LayersUnsupported, match=f"{says}.*--device cpu"):
         FitRequest(max_concurrent=1).check(spec)
-    FitRequest(max_concurrent=1, device="cpu").check(spec)
-    with pytest.raises(ModelUnsupported, match=f"{name}.*--device cpu"):
+    with pytest.raises(ModelUnsupported, match=says):
         require_model(spec, 16)
+    FitRequest(max_concurrent=1, device="cpu").check(spec)
+
+
+def test_groups_divide_the_channels_of_a_norm():
+    layer = replace(DENSE.layers[0], mixer=replace(MAMBA, heads=136, head_size=128, groups=8))
+    assert excessive_sizes(replace(DENSE, layers=(layer, *DENSE.layers[1:]))) == ()

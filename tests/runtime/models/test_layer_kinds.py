@@ -10,7 +10,6 @@ import pytest
 from float64_decoder import decode
 from random_model import OPS, new_cache, random_model, step
 
-from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import LayerSpec, NormSpec, ParallelSpec
@@ -112,19 +111,3 @@ def test_keys_and_values_are_calibrated_beside_states(name, attending):
     rows = keys_and_values(model, OPS)
     assert list(rows) == attending
     assert all(np.isfinite(array).all() and array.any() for pair in rows.values() for array in pair)
-
-
-@pytest.mark.parametrize(
-    ("spec", "expect"),
-    [
-        (model_of(LAYERS["parallel"]), ("mixers in parallel",)),
-        (model_of(LAYERS["mamba"]), ("Mamba-2",)),
-        (model_of(LAYERS["mamba beside attention"]), ("Mamba-2", "mixers in parallel")),
-        (model_of(LAYERS["scaled mlp"]), ("scaled results of an MLP",)),
-        (model_of([LayerSpec(ATTENTION, MLP, NORMS)], embedding_scale=2.0), ("scaled embeddings or logits",)),
-        (model_of([LayerSpec(ATTENTION, MLP, NORMS)], logits_scale=2.0), ("scaled embeddings or logits",)),
-        (model_of([LayerSpec(ATTENTION, MLP, NORMS)]), ()),
-    ],
-)
-def test_a_gpu_lacks_kernels_for_what_is_scaled_or_parallel(spec, expect):
-    assert missing_kernels(spec) == expect
