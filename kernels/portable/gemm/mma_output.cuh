@@ -31,6 +31,21 @@ struct TilePlace {
   int row_tile, first, end;
 };
 
+// What is multiplied with and added to the sums of rows `row` and `row + 8`.
+struct RowTerms {
+  float scale[2], bias[2];
+
+  // `scales` are the rows', if any.
+  __device__ __forceinline__ void load(const GemmArgs& a, int row, const float* scales) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const bool exists = row + 8 * i < a.rows;
+      bias[i] = a.bias && exists ? __bfloat162float(a.bias[row + 8 * i]) : 0.f;
+      scale[i] = scales && exists ? scales[row + 8 * i] : 1.f;
+    }
+  }
+};
+
 // A thread's sums of a tile: kM fragments of 16 rows by kN of 8 tokens, from `warp_row` and `warp_token` on. K-ranges
 // are blockIdx.z; of a GEMM that splits K, token tiles are blockIdx.x, row tiles blockIdx.y.
 template <class Tile>
@@ -78,23 +93,27 @@ struct TileOutput {
     return true;
   }
 
-  // A thread's sums of a fragment are rows `row` and `row + 8` of two neighbouring tokens. `scales` are the rows', if
-  // any.
+  // A thread's sums of a fragment are rows `row(m)` and 8 on, of two neighbouring tokens.
+  __device__ __forceinline__ int row(int m) const { return at.row_tile * kTileRows + warp_row + m * 16 + lane / 4; }
+  // Terms of the thread's rows; `scales` are the rows', if any.
+  __device__ __forceinline__ void load_terms(RowTerms (&terms)[Tile::kM], const float* scales) const {
+#pragma unroll
+    for (int m = 0; m < Tile::kM; m++) terms[m].load(a, row(m), scales);
+  }
+
   template <Store kStore>
-  __device__ void store(const float (&sums)[Tile::kM][Tile::kN][4], const float* scales = nullptr) const {
+  __device__ void store(const float (&sums)[Tile::kM][Tile::kN][4], const RowTerms (&terms)[Tile::kM]) const {
 #pragma unroll
     for (int m = 0; m < Tile::kM; m++) {
-      const int row = at.row_tile * kTileRows + warp_row + m * 16 + lane / 4;
+      const int row = this->row(m);
       if (row >= a.rows) continue;
       const bool has_right = row + 8 < a.rows;
-      const float left = a.bias ? __bfloat162float(a.bias[row]) : 0.f;
-      const float right = a.bias && has_right ? __bfloat162float(a.bias[row + 8]) : 0.f;
-      const float left_scale = scales ? scales[row] : 1.f, right_scale = scales && has_right ? scales[row + 8] : 1.f;
+      const float (&scale)[2] = terms[m].scale, (&bias)[2] = terms[m].bias;
 #pragma unroll
       for (int i = 0; i < Tile::kN * 2; i++) {
         const int token = at.first + warp_token + i / 2 * 8 + lane % 4 * 2 + i % 2;
         if (token >= at.end) continue;
-        const float s = sums[m][i / 2][i % 2] * left_scale + left, t = sums[m][i / 2][i % 2 + 2] * right_scale + right;
+        const float s = sums[m][i / 2][i % 2] * scale[0] + bias[0], t = sums[m][i / 2][i % 2 + 2] * scale[1] + bias[1];
         if constexpr (kIsGated<kStore>) {
           bf16* y = static_cast<bf16*>(a.out) + static_cast<size_t>(token) * (a.rows / 2) + row / 16 * 8 + row % 16;
           *y = __float2bfloat16_rn(kStore == Store::kClamped ? clamped_swiglu(s, t) : silu(s) * t);
@@ -111,21 +130,34 @@ struct TileOutput {
     }
   }
 
+  template <Store kStore>
+  __device__ void store(const float (&sums)[Tile::kM][Tile::kN][4], const float* scales = nullptr) const {
+    RowTerms terms[Tile::kM];
+    load_terms(terms, scales);
+    store<kStore>(sums, terms);
+  }
+
   // The same, of a store that is known at run time.
   __device__ void store_as(Store store_kind, const float (&sums)[Tile::kM][Tile::kN][4],
-                           const float* scales = nullptr) const {
+                           const RowTerms (&terms)[Tile::kM]) const {
     switch (store_kind) {
       case Store::kPlain:
-        return store<Store::kPlain>(sums, scales);
+        return store<Store::kPlain>(sums, terms);
       case Store::kGated:
-        return store<Store::kGated>(sums, scales);
+        return store<Store::kGated>(sums, terms);
       case Store::kFloat32:
-        return store<Store::kFloat32>(sums, scales);
+        return store<Store::kFloat32>(sums, terms);
       case Store::kClamped:
-        return store<Store::kClamped>(sums, scales);
+        return store<Store::kClamped>(sums, terms);
       case Store::kSquared:
-        return store<Store::kSquared>(sums, scales);
+        return store<Store::kSquared>(sums, terms);
     }
+  }
+  __device__ void store_as(Store store_kind, const float (&sums)[Tile::kM][Tile::kN][4],
+                           const float* scales = nullptr) const {
+    RowTerms terms[Tile::kM];
+    load_terms(terms, scales);
+    store_as(store_kind, sums, terms);
   }
 };
 

@@ -58,6 +58,40 @@ struct SliceFragments {
   }
 };
 
+// sums += the fragments times the tokens of 64 columns. Sums that do not depend on each other take turns. `row_of` has
+// the address of the 16 bytes that this lane names for ldmatrix, of eight tokens and a half of the columns.
+template <class Words, int kM, int kN, class RowOf>
+__device__ __forceinline__ void multiply_chunk(float (&sums)[kM][kN][4], const SliceFragments<Words> (&made)[kM],
+                                               RowOf row_of) {
+  constexpr int kPair = kN > 1 ? 2 : 1, kGroups = SliceFragments<Words>::kGroups, kSteps = 4 / kGroups;
+#pragma unroll
+  for (int n = 0; n < kN; n += kPair) {
+    uint32_t t[kPair][2][4];
+#pragma unroll
+    for (int i = 0; i < 2 * kPair; i++) load_matrices(t[i / 2][i % 2], row_of(n + i / 2, i % 2));
+#pragma unroll
+    for (int group = 0; group < kGroups; group++) {
+      float parts[kPair][kM][4] = {};
+#pragma unroll
+      for (int step = group * kSteps; step < (group + 1) * kSteps; step++) {
+#pragma unroll
+        for (int i = 0; i < kPair * kM; i++) {
+          const int j = i / kM, m = i % kM;
+          float* sum = Words::kGroups ? parts[j][m] : sums[m][n + j];
+          mma_16x8x16(sum, made[m].w[step], t[j][step / 2] + step % 2 * 2);
+        }
+      }
+      if constexpr (Words::kGroups > 0) {
+#pragma unroll
+        for (int i = 0; i < kPair * kM * 4; i++) {
+          const int j = i / 4 / kM, m = i / 4 % kM, at = i % 4;
+          sums[m][n + j][at] += parts[j][m][at] * made[m].scales[group][at / 2];
+        }
+      }
+    }
+  }
+}
+
 // The tile of one block and its threads' share.
 template <class Words, class Tile, class Rows>
 struct QuantizedCta : TileOutput<Tile> {
@@ -132,43 +166,10 @@ struct QuantizedCta : TileOutput<Tile> {
         for (int step = 0; step < 4; step++) made[m].make(words[m][i], step);
       }
       if (has_next) load(i);
-      multiply_chunk(sums, made, stage + i * Tile::kTokens * kChunkRowBytes);
-    }
-  }
-
-  // sums += the fragments times the tokens of 64 columns. Sums that do not depend on each other take turns.
-  __device__ void multiply_chunk(float (&sums)[Tile::kM][Tile::kN][4], const Fragments (&made)[Tile::kM],
-                                 uint32_t tokens) const {
-    constexpr int kPair = Tile::kN > 1 ? 2 : 1, kGroups = Fragments::kGroups, kSteps = 4 / kGroups;
-    const uint32_t rows = tokens + (this->warp_token + lane % 8) * kChunkRowBytes;
-#pragma unroll
-    for (int n = 0; n < Tile::kN; n += kPair) {
-      uint32_t t[kPair][2][4];
-#pragma unroll
-      for (int i = 0; i < 2 * kPair; i++) {
-        const uint32_t row = rows + (n + i / 2) * 8 * kChunkRowBytes;
-        load_matrices(t[i / 2][i % 2], row + ((lane / 8 + i % 2 * 4) ^ lane % 8) * 16);
-      }
-#pragma unroll
-      for (int group = 0; group < kGroups; group++) {
-        float parts[kPair][Tile::kM][4] = {};
-#pragma unroll
-        for (int step = group * kSteps; step < (group + 1) * kSteps; step++) {
-#pragma unroll
-          for (int i = 0; i < kPair * Tile::kM; i++) {
-            const int j = i / Tile::kM, m = i % Tile::kM;
-            float* sum = Words::kGroups ? parts[j][m] : sums[m][n + j];
-            mma_16x8x16(sum, made[m].w[step], t[j][step / 2] + step % 2 * 2);
-          }
-        }
-        if constexpr (Words::kGroups > 0) {
-#pragma unroll
-          for (int i = 0; i < kPair * Tile::kM * 4; i++) {
-            const int j = i / 4 / Tile::kM, m = i / 4 % Tile::kM, at = i % 4;
-            sums[m][n + j][at] += parts[j][m][at] * made[m].scales[group][at / 2];
-          }
-        }
-      }
+      const uint32_t rows = stage + (i * Tile::kTokens + this->warp_token + lane % 8) * kChunkRowBytes;
+      multiply_chunk(sums, made, [&](int group, int half) {
+        return rows + group * 8 * kChunkRowBytes + ((lane / 8 + half * 4) ^ lane % 8) * 16;
+      });
     }
   }
 };

@@ -22,12 +22,20 @@ struct SlicePlace {
   const unsigned char* block_scales;  // the same, float32 of upper and lower rows; if the format has any
   int group_shift;                    // groups of 128 columns: 1, of 64: 0
   int zero_points;                    // offset from `codes`, or 0
+
+  template <class Word>
+  static __device__ __forceinline__ Word load(const unsigned char* from) {
+    return __ldg(reinterpret_cast<const Word*>(from));
+  }
 };
 
-template <class Word>
-__device__ __forceinline__ Word load_weights(const unsigned char* from) {
-  return __ldg(reinterpret_cast<const Word*>(from));
-}
+// The same of a slice in shared memory.
+struct SharedSlicePlace : SlicePlace {
+  template <class Word>
+  static __device__ __forceinline__ Word load(const unsigned char* from) {
+    return *reinterpret_cast<const Word*>(from);
+  }
+};
 
 // The upper (row 0) or lower f16 of a word.
 __device__ __forceinline__ float scale_of(uint32_t pair, int row) {
@@ -38,12 +46,14 @@ template <int kOfCode>
 struct Codes {
   static constexpr int kBits = kOfCode, kColumns = 1024 / kOfCode, kGroups = 0;
   static constexpr int kVectors = kOfCode / 4;  // of 16 bytes a lane, in 64 columns
+  static constexpr bool kHasBlockScales = false;
   uint4 codes[kVectors];
 
-  __device__ __forceinline__ void load_codes(const SlicePlace& place, int chunk) {
+  template <class Place>
+  __device__ __forceinline__ void load_codes(const Place& place, int chunk) {
     const unsigned char* from = place.codes + (chunk * kVectors * 32 + threadIdx.x % 32) * 16;
 #pragma unroll
-    for (int i = 0; i < kVectors; i++) codes[i] = load_weights<uint4>(from + i * 512);
+    for (int i = 0; i < kVectors; i++) codes[i] = Place::template load<uint4>(from + i * 512);
   }
   // Word `step` of 4 bits; of 8 the words 2 step and 2 step + 1.
   __device__ __forceinline__ uint32_t word(int index) const {
@@ -54,7 +64,10 @@ struct Codes {
 };
 
 struct Fp8Words : Codes<8> {
-  __device__ __forceinline__ void load(const SlicePlace& place, int chunk) { load_codes(place, chunk); }
+  template <class Place>
+  __device__ __forceinline__ void load(const Place& place, int chunk) {
+    load_codes(place, chunk);
+  }
   __device__ __forceinline__ void fragment(uint32_t (&a)[4], int step) const {
     bf16_of_e4m3(a, word(2 * step), word(2 * step + 1));
   }
@@ -63,16 +76,21 @@ struct Fp8Words : Codes<8> {
 
 struct Fp8BlockWords : Fp8Words {
   static constexpr int kGroups = 1;
+  static constexpr bool kHasBlockScales = true;
   float2 scales;
-  __device__ __forceinline__ void load(const SlicePlace& place, int chunk) {
+  template <class Place>
+  __device__ __forceinline__ void load(const Place& place, int chunk) {
     load_codes(place, chunk);
-    scales = load_weights<float2>(place.block_scales);
+    scales = Place::template load<float2>(place.block_scales);
   }
   __device__ __forceinline__ float scale(int, int row) const { return row ? scales.y : scales.x; }
 };
 
 struct Int8Words : Codes<8> {
-  __device__ __forceinline__ void load(const SlicePlace& place, int chunk) { load_codes(place, chunk); }
+  template <class Place>
+  __device__ __forceinline__ void load(const Place& place, int chunk) {
+    load_codes(place, chunk);
+  }
   __device__ __forceinline__ void fragment(uint32_t (&a)[4], int step) const {
     bf16_of_int8(a, word(2 * step), word(2 * step + 1));
   }
@@ -84,12 +102,13 @@ struct Int4Words : Codes<4> {
   static constexpr int kGroups = 1;
   uint32_t scales;  // f16: upper, lower
   unsigned short zeros;
-  __device__ __forceinline__ void load(const SlicePlace& place, int chunk) {
+  template <class Place>
+  __device__ __forceinline__ void load(const Place& place, int chunk) {
     load_codes(place, chunk);
     const int group = (row() * 4 >> place.group_shift) + (chunk >> place.group_shift);
-    scales = load_weights<uint32_t>(place.codes + kCodeBytes + group * 4);
+    scales = Place::template load<uint32_t>(place.codes + kCodeBytes + group * 4);
     zeros = 0x0808;
-    if (place.zero_points) zeros = load_weights<unsigned short>(place.codes + place.zero_points + group * 2);
+    if (place.zero_points) zeros = Place::template load<unsigned short>(place.codes + place.zero_points + group * 2);
   }
   __device__ __forceinline__ void fragment(uint32_t (&a)[4], int step) const {
     bf16_of_int4(a, word(step), int4_offset(zeros & 255), int4_offset(zeros >> 8));
@@ -101,12 +120,13 @@ struct Int4Group32Words : Codes<4> {
   static constexpr int kGroups = 2;
   uint2 scales;  // of each group f16: upper, lower
   uint32_t zeros;
-  __device__ __forceinline__ void load(const SlicePlace& place, int chunk) {
+  template <class Place>
+  __device__ __forceinline__ void load(const Place& place, int chunk) {
     load_codes(place, chunk);
     const int groups = row() * 8 + chunk * 2;
-    scales = load_weights<uint2>(place.codes + kCodeBytes + groups * 4);
+    scales = Place::template load<uint2>(place.codes + kCodeBytes + groups * 4);
     zeros = 0x08080808;
-    if (place.zero_points) zeros = load_weights<uint32_t>(place.codes + place.zero_points + groups * 2);
+    if (place.zero_points) zeros = Place::template load<uint32_t>(place.codes + place.zero_points + groups * 2);
   }
   __device__ __forceinline__ void fragment(uint32_t (&a)[4], int step) const {
     const uint32_t own = zeros >> (step / 2 * 16);
@@ -119,9 +139,10 @@ struct Int4Group32Words : Codes<4> {
 
 struct Mxfp4Words : Codes<4> {
   uint32_t scales;  // bytes [2 groups][upper, lower]
-  __device__ __forceinline__ void load(const SlicePlace& place, int chunk) {
+  template <class Place>
+  __device__ __forceinline__ void load(const Place& place, int chunk) {
     load_codes(place, chunk);
-    scales = load_weights<uint32_t>(place.codes + kCodeBytes + row() * 16 + chunk * 4);
+    scales = Place::template load<uint32_t>(place.codes + kCodeBytes + row() * 16 + chunk * 4);
   }
   __device__ __forceinline__ void fragment(uint32_t (&a)[4], int step) const {
     const uint32_t own = scales >> (step / 2 * 16);
@@ -132,9 +153,10 @@ struct Mxfp4Words : Codes<4> {
 
 struct Nvfp4Words : Codes<4> {
   uint2 scales;  // bytes [4 groups][upper, lower]
-  __device__ __forceinline__ void load(const SlicePlace& place, int chunk) {
+  template <class Place>
+  __device__ __forceinline__ void load(const Place& place, int chunk) {
     load_codes(place, chunk);
-    scales = load_weights<uint2>(place.codes + kCodeBytes + row() * 32 + chunk * 8);
+    scales = Place::template load<uint2>(place.codes + kCodeBytes + row() * 32 + chunk * 8);
   }
   __device__ __forceinline__ void fragment(uint32_t (&a)[4], int step) const {
     uint32_t upper, lower;
