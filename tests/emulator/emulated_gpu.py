@@ -21,6 +21,7 @@ from emulated_kernel import Emulated
 
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
+from wisp_runtime.ops.cuda.device.manifest import Source
 
 CATALOGUE = Catalogue()
 ALIGNMENT_BYTES = 256
@@ -56,15 +57,16 @@ def to_gpu(array: np.ndarray) -> HostArray:
 
 
 @cache
-def _compiled(path: Path) -> Emulated:
-    return Emulated(path, [*CATALOGUE.defines("ampere")])
+def _compiled(path: Path, hardware: str) -> Emulated:
+    return Emulated(path, [*CATALOGUE.defines(hardware)])
 
 
 class EmulatedKernel:
     """A kernel as ``device/kernels.py`` gives it."""
 
-    def __init__(self, gpu: EmulatedGpu, op: str, entry: str) -> None:
-        source = CATALOGUE.choose(op, "ampere", "bf16")
+    def __init__(self, gpu: EmulatedGpu, op: str, entry: str, weight_format: str = "bf16") -> None:
+        source = CATALOGUE.choose(op, gpu.hardware, weight_format)
+        assert isinstance(source, Source), source
         assert entry in source.entries
         self._gpu, self._path, self._entry = gpu, source.path, entry
 
@@ -74,7 +76,7 @@ class EmulatedKernel:
         """Run to the end; the arguments are as a launch of the real one takes them."""
         assert shared_bytes <= self._gpu.shared_bytes
         self._gpu.launches.append(self._entry)
-        _compiled(self._path).launch(
+        _compiled(self._path, self._gpu.hardware).launch(
             self._entry,
             [_argument(value) for value in given],
             blocks=(*grid, 1, 1)[:3],
@@ -100,20 +102,25 @@ class EmulatedGpu:
         seed: order of events.
         declared: buffers of the workspace; None: every buffer is made as it is asked for.
         resident: blocks that run at once; 0: all.
+        hardware: folder of its kernels, ``ampere`` or ``hopper``.
 
     Attributes:
         launches: entries of the kernels that were launched, in order.
     """
 
-    arch, sm_count, shared_bytes = "sm_80", 8, 166912
+    sm_count = 8
 
     def __init__(
-        self, seed: int = 0, declared: tuple[Buffer, ...] | None = None, *, resident: int = 0
+        self,
+        seed: int = 0,
+        declared: tuple[Buffer, ...] | None = None,
+        *,
+        resident: int = 0,
+        hardware: str = "ampere",
     ) -> None:
-        self.seed, self.resident, self.launches = seed, resident, []
-        self.kernels = SimpleNamespace(
-            get=lambda op, entry=None: EmulatedKernel(self, op, entry or op), name="emulated"
-        )
+        self.seed, self.resident, self.hardware, self.launches = seed, resident, hardware, []
+        self.arch, self.shared_bytes = ("sm_90", 232448) if hardware == "hopper" else ("sm_80", 166912)
+        self.kernels = SimpleNamespace(get=self._kernel, has=self._has_kernel, name="emulated")
         self.workspace = self
         self._buffers: dict[str, np.ndarray] = {}
         self._declared = None if declared is None else {buffer.name: buffer for buffer in declared}
@@ -149,6 +156,12 @@ class EmulatedGpu:
         if buffer.is_zeroed and (known is None or known.nbytes < buffer.size_bytes):
             self._buffers[buffer.name] = to_gpu(np.zeros(buffer.size_bytes, np.uint8)).host
         return self.array(buffer.name, buffer.shape, np.dtype(buffer.dtype))
+
+    def _kernel(self, op: str, entry: str | None = None, weight_format: str = "bf16") -> EmulatedKernel:
+        return EmulatedKernel(self, op, entry or op, weight_format)
+
+    def _has_kernel(self, op: str, weight_format: str = "bf16") -> bool:
+        return isinstance(CATALOGUE.choose(op, self.hardware, weight_format), Source)
 
 
 @contextmanager

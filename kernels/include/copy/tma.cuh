@@ -50,3 +50,8 @@ __device__ __forceinline__ void tma_prefetch_map(const void* map) {
 __device__ __forceinline__ void fence_async_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+
+// The same of all memory: what other threads have stored and this one has seen, before its copies.
+__device__ __forceinline__ void fence_async() {
+  asm volatile("fence.proxy.async;" ::: "memory");
+}

@@ -129,6 +129,7 @@ def stages(
         **({"gather": lambda _: experts._wide.gather(x, ordered.rows)} if tile.is_wide else {}),
         "gate_up": into,
         "down": lambda layer: experts.multiply_out(inner, layer, ordered),
+        "both": lambda layer: experts.multiply(x, layer, ordered),
         "combine": lambda _: moe._combination(results),
         "normed": lambda _: moe._combination.add_rmsnorm(results, residual, weight, **norm),
         "all": lambda layer: moe.mixture(x, moe.route(x, router, spec), layer, x),
@@ -151,7 +152,7 @@ def floors(shape: Shape, tokens: int, hit: int, packed: PackedFormat | None) -> 
         size = outputs * inputs * 2 if packed is None else packed.sections(outputs, inputs)[2]
         flop = 2 * tokens * shape.chosen * outputs * inputs
         found[name] = max(hit * size / BYTES_A_NS, flop / FLOP_A_NS) / 1e3
-    return found | {"all": sum(found.values())}
+    return found | dict.fromkeys(("both", "all"), sum(found.values()))
 
 
 def measure(

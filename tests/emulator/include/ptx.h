@@ -158,6 +158,7 @@ inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) {}
 inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {}
 inline void ptx_fence_mbarrier_init_release_cluster() {}
 inline void ptx_fence_proxy_async_shared__cta() {}
+inline void ptx_fence_proxy_async() {}
 inline void ptx_prefetch_tensormap(const void*) {}
 inline void ptx_prefetch_global_L2(const void*) {}
 inline void ptx_mov_u64(unsigned long long& now) {
@@ -317,6 +318,9 @@ inline void ptx_ld_relaxed_gpu_global_u32(unsigned& value, const void* from) {
 }
 inline void ptx_ld_acquire_gpu_global_u32(unsigned& value, const void* from) {
   ptx_ld_relaxed_gpu_global_u32(value, from);
+}
+inline void ptx_block_ld_acquire_gpu_global_u32(const void* from, unsigned wanted) {
+  while (emulator::machine.load(static_cast<const uint32_t*>(from)) < wanted) emulator::machine.poll();
 }
 inline void ptx_st_relaxed_gpu_global_u32(void* to, unsigned value) {
   emulator::machine.store_relaxed(static_cast<uint32_t*>(to), value);

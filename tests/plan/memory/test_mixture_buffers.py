@@ -10,6 +10,7 @@ from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.buffers.moe import MAX_JOINED_TOKENS, MAX_SPLIT_TOKENS, logit_stride, max_tiles, moe
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N
@@ -20,6 +21,7 @@ from wisp_runtime.ops.cuda.moe.plan import (
     router_shared_bytes,
     wide_tile,
 )
+from wisp_runtime.ops.cuda.moe.stream_plan import STREAM_THREADS, stream_tiling
 
 
 def sizes_of(spec, tokens):
@@ -105,3 +107,13 @@ def test_most_experts_have_one_tile_up_to_many_tokens(tokens, expected):
 def test_many_tokens_of_an_expert_take_a_wide_tile(tokens: int, expected: int | None) -> None:
     tile = wide_tile(tokens * 8, 128)
     assert expected == (tile and tile.width)
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp8_block", "mxfp4"])
+@pytest.mark.parametrize(("items", "blocks"), [(16, 2), (264, 2), (360, 3), (2880, 4)])
+def test_all_blocks_that_stream_experts_are_resident(name: str, items: int, blocks: int) -> None:
+    tiling = stream_tiling(PACKED_FORMATS.get(name), items, 132, 227 * 1024)
+    assert tiling.blocks == blocks
+    assert blocks * (tiling.shared_bytes + 1024) <= 228 * 1024
+    assert blocks * STREAM_THREADS <= 2048
+    assert 4 <= tiling.stages <= 16

@@ -80,6 +80,7 @@ def _mixture(mixture: MoeSpec, hidden: int, tokens: int) -> Iterator[Buffer]:
     yield Buffer("moe.rows", (pairs,), "int32")
     yield Buffer("moe.tiles", (tiles, 4), "int32")
     yield Buffer("moe.tile_count", (1,), "int32")
+    yield Buffer("moe.progress", (tiles,), "uint32", is_zeroed=True)
     yield Buffer("moe.inner", (pairs, mixture.inner), "bfloat16")
     yield Buffer("moe.outputs", (pairs, hidden), "bfloat16")
     yield Buffer("mixture", (tokens, hidden), "bfloat16")

@@ -75,7 +75,7 @@ class Arenas:
         if weight.held is not None:
             self._require_format(weight.held.name)
         if weight.is_matrix and len(weight.shape) > 2:
-            self._device.kernels.require(*MOE_KERNELS)
+            self._require_experts("bf16" if weight.held is None else weight.held.name)
         return sum(held_bytes(weight))
 
     def _require_format(self, name: str) -> None:
@@ -88,6 +88,12 @@ class Arenas:
             if kernels.has("quantize_tokens"):
                 kernels.require("quantize_tokens")
             self._formats.add(name)
+
+    def _require_experts(self, name: str) -> None:
+        kernels = self._device.kernels
+        kernels.require(*MOE_KERNELS)
+        if kernels.has("stream_experts", name):
+            kernels.require("stream_experts", weight_format=name)
 
     def weight_arena(self, size_bytes: int) -> Array:
         """Allocate ``[size_bytes]`` uint8, and have the device's stream clear them."""

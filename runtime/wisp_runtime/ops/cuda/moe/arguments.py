@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 
 from wisp_plan.spec.ffn import Activation
+from wisp_runtime.ops.cuda.gemm.portable_plan import QuantizedArguments
 
 STORES: dict[Activation, int] = {"silu": 1, "clamped_swiglu": 3, "relu2": 4}
 """``Store`` of ``mma_output.cuh`` for the first GEMM of an expert."""
@@ -101,4 +102,24 @@ class ExpertTiles(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("tiles", "tile_count")),
         ("distance", ctypes.c_longlong),
+    )
+
+
+class StreamGemm(ctypes.Structure):
+    """``StreamGemm`` of Hopper's ``stream_experts.cuh``."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "rows")),
+        ("matrix_bytes", ctypes.c_longlong),
+        ("matrix", QuantizedArguments),
+    )
+
+
+class StreamArguments(ctypes.Structure):
+    """``StreamArgs`` of the same."""
+
+    _fields_ = (
+        ("gemms", StreamGemm * 2),
+        *((name, ctypes.c_void_p) for name in ("tiles", "tile_count", "progress")),
+        ("stages", ctypes.c_int32),
     )

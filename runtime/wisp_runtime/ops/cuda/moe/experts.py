@@ -27,6 +27,7 @@ from wisp_runtime.ops.cuda.moe.plan import (
     wide_tile,
 )
 from wisp_runtime.ops.cuda.moe.sorting import SortedPairs
+from wisp_runtime.ops.cuda.moe.stream_experts import StreamExperts
 from wisp_runtime.ops.cuda.moe.wide_experts import WideExperts, are_wide
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights, Routing
@@ -62,7 +63,7 @@ class Experts:
 
     def __init__(self, device: Gpu, *, has_wide: bool = True) -> None:
         self._kernels, self._workspace = device.kernels, device.workspace
-        self._wide = WideExperts(device)
+        self._wide, self._stream = WideExperts(device), StreamExperts(device)
         self._has_wide, self._are_wide = has_wide and device.arch.startswith("sm_90"), False
         self._matrices: dict[int, tuple[Any, ExpertMatrices]] = {}
         self._joined: dict[int, tuple[ExpertWeights, bool]] = {}
@@ -109,11 +110,17 @@ class Experts:
             ShapeError: an array differs from the above.
         """
         self._check(x, routing, experts, added)
-        inner = self.multiply_in(x, experts, ordered)
-        y = self.multiply_out(inner, experts, ordered)
+        y = self.multiply(x, experts, ordered)
         if ordered.has_shared:
             added = y[routing.experts.size :]
         return ExpertResults(y, ordered.positions, routing, added)
+
+    def multiply(self, x: Array, experts: ExpertWeights, ordered: SortedPairs) -> Array:
+        """Return the results of both GEMMs of each position: ``[N K, D]`` bf16."""
+        into, down = self.matrices(experts.gate_up), self.matrices(experts.down)
+        if self._stream.takes(into, down, len(x), ordered.tile):
+            return self._stream(x, into, down, experts, ordered)
+        return self.multiply_out(self.multiply_in(x, experts, ordered), experts, ordered)
 
     def multiply_in(self, x: Array, experts: ExpertWeights, ordered: SortedPairs) -> Array:
         """Return the activated results of gate and up of each position: ``[N K, F]`` bf16."""
