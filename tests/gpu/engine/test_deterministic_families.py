@@ -29,6 +29,7 @@ SHAPES = {  # how they are held
     "qwen3-30b-a3b": "auto",  # bf16
     "qwen3.6-35b-a3b": "fp8_block",  # three layers of Gated DeltaNet, one of attention
     "gpt-oss-20b": "auto",  # MXFP4; windows in two layers of four
+    "falcon-h1-0.5b": "auto",  # bf16; Mamba-2 beside attention in each layer
 }
 
 
