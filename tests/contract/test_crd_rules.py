@@ -133,7 +133,7 @@ BROKEN = [
     ({"gpu": {"count": 0}, "runtime": {"deterministic": True}}, ["spec.runtime.deterministic needs a GPU"]),
     (
         {"runtime": {"deterministic": True, "decodePath": "general"}},
-        ["spec.runtime.deterministic needs the persistent"],
+        ["spec.runtime.deterministic takes the persistent"],
     ),
     ({"runtime": {"deterministic": True, "maxConcurrent": "auto"}}, []),
     (
