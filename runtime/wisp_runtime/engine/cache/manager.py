@@ -156,7 +156,7 @@ class CacheManager:
             begins = [begin if node.blocks[index] >= 0 else depth for index, begin in enumerate(begins)]
             if self._continues(node, depth * size, begins):
                 hit = len(path)
-        if self.has_states:
+        if self.has_states and path:  # none of them is the sequence's own
             found = (cache.cached_blocks + hit) * size
             self.snapshots.visit(cache, depth * size, found, len(tokens))
         if not hit:

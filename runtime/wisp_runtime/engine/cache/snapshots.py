@@ -92,7 +92,8 @@ class Snapshots:
         Args:
             length: tokens of the sequence; a chunk that ends with the last of them needs no position.
         """
-        stops = cache.stops or (cache.spare_stop,)
+        spare = cache.spare_stop if self._states.free_snapshots else 0
+        stops = cache.stops or (spare,)
         end = next((stop for stop in stops if start < stop < start + tokens), start + tokens)
         aligned = end if end == length else end // self._stride * self._stride
         return (aligned if aligned > start else end) - start

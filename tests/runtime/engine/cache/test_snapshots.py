@@ -100,10 +100,20 @@ def test_no_other_snapshot_goes_for_one_of_a_first_visitor():
     manager = manager_of(FULL, states=4, blocks=120, snapshots=1)
     early = admit(manager, LONG)
     assert early.spare_stop == 70
+    assert manager.align(early, 0, 71, 71) == 70
     serve(manager)
+    assert manager.align(early, 0, 71, 71) == 71, "no step is ended for a snapshot that is not taken"
     assert compute(manager, early, LONG, step=100) == []
     assert admit(manager, LONG[::-1]).spare_stop == 0
     assert hit(manager) == 12
+
+
+def test_a_first_visitor_of_several_steps_is_one_still_when_it_passes_its_own_blocks():
+    manager = manager_of(FULL, states=1, blocks=40)
+    cache = admit(manager, LONG)
+    compute(manager, cache, LONG[:40], step=20)
+    assert manager.lookup(cache, LONG) == 0
+    assert (cache.shared_tokens, cache.stops, cache.spare_stop) == (0, (), 70)
 
 
 def test_a_first_visitors_snapshot_goes_first_until_it_is_used():
