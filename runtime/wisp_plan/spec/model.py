@@ -27,14 +27,6 @@ class EqualLayer(NamedTuple):
     norms: NormSpec
 
 
-class DenseLayer(NamedTuple):
-    """The layer of a dense decoder whose layers are all equal."""
-
-    attention: AttentionSpec
-    ffn: DenseSpec
-    norms: NormSpec
-
-
 class RepeatedLayers(NamedTuple):
     """Layers of a decoder that come again and again.
 
@@ -117,14 +109,6 @@ def equal_layer(spec: ModelSpec) -> EqualLayer | None:
     if not isinstance(first.ffn, DenseSpec | MoeSpec):
         return None
     return EqualLayer(first.mixer, first.ffn, first.norms)
-
-
-def dense_layer(spec: ModelSpec) -> DenseLayer | None:
-    """Return the attention and gated MLP that every layer of ``spec`` has; None for any other model."""
-    layer = equal_layer(spec)
-    if layer is None or not isinstance(layer.ffn, DenseSpec):
-        return None
-    return DenseLayer(layer.attention, layer.ffn, layer.norms)
 
 
 def repeated_layers(spec: ModelSpec) -> RepeatedLayers | None:
