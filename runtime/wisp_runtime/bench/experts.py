@@ -55,7 +55,7 @@ class HitCounter:
     Attributes:
         load: the model's counters.
         spec: the model.
-        rows: rows of each step, those that round it up to a bucket included: they are sent to experts too.
+        rows: rows of each step that are sent to experts (:meth:`.Target.routed_rows`).
         skip: outputs of the engine before the steps that count.
     """
 

@@ -39,21 +39,21 @@ def decode_row(target: Target, *, batch: int, context: int, steps: int, sampling
         tokens = WARM_UP_STEPS + steps + 2  # the first comes with the prompt, the last closes an interval
         rounds.append((yield requests_of(prompts, tokens, "decode", **sampling)))
 
-    counter = HitCounter(target.expert_load, target.spec, target.step_rows(batch), skip=WARM_UP_STEPS)
+    mean_context = context + WARM_UP_STEPS + steps / 2
+    sizes = batch, int(batch * mean_context)
+    counter = HitCounter(target.expert_load, target.spec, target.routed_rows(*sizes), skip=WARM_UP_STEPS)
     run_script(script(), scheduler, target.runner, counter.on_output)
     times = rounds[0].steps_ms(batch, WARM_UP_STEPS)[:steps]
     if not times:
         raise EngineFailed(
             f"no step decoded all {batch} sequences at once: the KV cache is too small for them."
         )
-    mean_context = context + WARM_UP_STEPS + steps / 2
     hits = counter.hits()
     bound = _lower_bound_ms(target, batch=batch, context=mean_context, hits=hits)
     spread = Spread.of(times)
     more = spread.to_dict() | {"steps": len(times), "tokens_per_s": 1e3 * batch / spread.median}
     if hits is not None:
         more |= _experts(hits, uniform_hits(target.spec, batch))
-    sizes = batch, int(batch * mean_context)
     path = target.strategy.path_of(*sizes)
     if path == "general":
         more |= {"why": target.strategy.why_not_persistent(*sizes)}

@@ -95,9 +95,14 @@ class Target:
         """Return a new scheduler."""
         return make_scheduler(self.limits)
 
-    def step_rows(self, sequences: int) -> int:
-        """Return the rows of a step that decodes ``sequences``: on a GPU with those that round it up."""
-        return bucket_for(sequences, buckets(self.limits.max_running)) if self.runner.overlaps else sequences
+    def routed_rows(self, sequences: int, context_tokens: int) -> int:
+        """Return the rows that a step which decodes ``sequences`` sends to experts.
+
+        On the general path of a GPU those that round it up are among them; the persistent kernel leaves
+        them out. Arguments: :meth:`.DecodeStrategy.path_of`.
+        """
+        is_rounded = self.strategy.path_of(sequences, context_tokens) == "general"
+        return bucket_for(sequences, buckets(self.limits.max_running)) if is_rounded else sequences
 
     @property
     def gpu(self) -> str | None:

@@ -1,7 +1,6 @@
 """Experts hit by a benchmark's steps, and the lower bounds that count no others."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +22,7 @@ from wisp_runtime.bench.roofline import (
 from wisp_runtime.bench.steps import decode_row
 from wisp_runtime.bench.table import show_row
 from wisp_runtime.bench.target import TargetOptions, open_target, stored_as
+from wisp_runtime.engine.persistent.strategy import DecodeStrategy
 
 QWEN, H200 = shape_spec("qwen3-30b-a3b"), CEILINGS["H200"]
 
@@ -94,11 +94,12 @@ def test_hits_are_a_steps_mean_where_rows_of_padding_are_sent_to_experts_too(row
     assert HitCounter(Load(), spec, rows, 0).hits() == {0: 12, 47: 20}
 
 
-def test_rows_of_a_step_are_those_of_its_bucket_on_a_gpu(tmp_path):
+def test_rows_that_are_sent_to_experts_are_those_of_a_bucket_on_the_general_path():
     target = open_target(TargetOptions("toy", "cpu", batch=8, context=64, threads=1))
-    assert [target.step_rows(sequences) for sequences in (1, 5, 8)] == [1, 5, 8]
-    gpu = replace(target, runner=SimpleNamespace(overlaps=True))
-    assert [gpu.step_rows(sequences) for sequences in (1, 5, 8)] == [1, 8, 8]
+    assert [target.routed_rows(sequences, 64) for sequences in (1, 5, 8)] == [1, 5, 8]
+    gpu = replace(target, strategy=DecodeStrategy("persistent", up_to=5, up_to_tokens=320))
+    sizes = (5, 320), (5, 321), (6, 64), (8, 64)
+    assert [gpu.routed_rows(*each) for each in sizes] == [5, 8, 8, 8]
 
 
 def test_a_dense_model_has_no_experts_to_count():
