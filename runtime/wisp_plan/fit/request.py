@@ -149,13 +149,19 @@ class FitRequest:
                 f"{_both('deterministic')} takes bf16 keys and values alone: set "
                 f"{_both('kv_cache_dtype')} to auto, or remove deterministic."
             )
-        stride, tokens = state_stride(self.block_tokens), self.max_step_tokens
-        has_state = any(isinstance(group.spec, State) for group in model_groups(spec, self.kv))
-        if has_state and tokens is not None and tokens < stride:
+        stride, tokens = self.prompt_stride(spec), self.max_step_tokens
+        if tokens is not None and tokens < stride:
             raise RequestInvalid(
                 f"{_both('max_step_tokens')} is {tokens}; {_both('deterministic')} computes prompts of "
                 f"hybrids in chunks of {stride} tokens. Set it to {stride} or more, or to auto."
             )
+
+    def prompt_stride(self, spec: ModelSpec) -> int:
+        """Return the tokens at whose multiples steps may divide a prompt."""
+        if not self.deterministic:
+            return 1
+        has_state = any(isinstance(group.spec, State) for group in model_groups(spec, self.kv))
+        return state_stride(self.block_tokens) if has_state else 1
 
     def _check_head(self) -> None:
         """Refuse a format of the head that has no kernels."""

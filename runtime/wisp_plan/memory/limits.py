@@ -21,16 +21,17 @@ WORKSPACE_SHARE = 16
 def step_sizes(spec: ModelSpec, request: FitRequest, available_bytes: int) -> tuple[int, ...]:
     """Return the tokens that a step may compute, in the order to try them: the most first.
 
-    Each step holds at least a token of every sequence, and no more than ``max_concurrent`` sequences of
-    ``max_context`` tokens can fill. What the user set stands alone.
+    Each step holds at least a token of every sequence, and a chunk of a prompt where this is divided at
+    multiples of one; else no more than ``max_concurrent`` sequences of ``max_context`` tokens can fill. What
+    the user set stands alone.
     """
     if request.max_step_tokens is not None:
         return (request.max_step_tokens,)
-    least = request.sequences
     if request.device == "cpu":
-        return (max(CPU_STEP, least),)
+        return (max(CPU_STEP, request.sequences),)
+    least = max(request.sequences, request.prompt_stride(spec))
     context = request.max_context or spec.max_context
-    most = 1 << (context * least - 1).bit_length()
+    most = 1 << (context * request.sequences - 1).bit_length()
     sizes = sorted({max(min(size, most), least) for size in GPU_STEPS}, reverse=True)
     share = available_bytes // WORKSPACE_SHARE
     cheap = [

@@ -50,6 +50,15 @@ def test_a_step_is_as_wide_as_a_sixteenth_of_the_memory_allows(settings, availab
     assert step_sizes(LLAMA, FitRequest(**({"max_concurrent": 32} | settings)), available_bytes) == sizes
 
 
+@pytest.mark.parametrize(
+    ("shape", "deterministic", "step"),
+    [("qwen3.8-27b", True, 576), ("qwen3.8-27b", False, 512), ("llama-3-8b", True, 512)],
+)
+def test_a_step_holds_a_chunk_of_a_prompt_that_only_multiples_of_it_divide(shape, deterministic, step):
+    request = FitRequest(max_concurrent=8, block_tokens=144, deterministic=deterministic)
+    assert step_sizes(shape_spec(shape), request, 0) == (step,)
+
+
 def fit_of(available_bytes: int, **settings: object):
     request = FitRequest(**({"max_concurrent": 32} | settings))  # type: ignore[arg-type]
     return check(LLAMA, request, available_bytes=available_bytes, device_name="L4")
