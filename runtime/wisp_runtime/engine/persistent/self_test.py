@@ -52,7 +52,7 @@ def compare_logits(
     """
     model, cache = forward_pass.model, forward_pass.cache
     min_cosine = _MIN_MIXTURE_COSINE if model.spec.ffns(MoeSpec) else _MIN_COSINE
-    sequences = list(_sequences(limits, min(kernel.max_sequences, _most_sequences(limits))))
+    sequences = list(_sequences(limits, min(kernel.max_sequences, _fitting_sequences(limits))))
     for plan in _prompts(sequences, min(limits.max_step_tokens, _STEP_TOKENS)):
         model.forward(_batch(ops, plan, limits.block_tokens), cache)
     states = _States(cache, len(sequences))
@@ -89,7 +89,7 @@ class _States:
             self._cache.copy_state(slot + len(self._slots), slot)
 
 
-def _most_sequences(limits: Limits) -> int:
+def _fitting_sequences(limits: Limits) -> int:
     """Return the sequences that the cache has blocks for, and two slots each if they have states."""
     sizes = limits.cache
     slots = (sizes.state_slots + sizes.snapshots) // 2

@@ -52,7 +52,7 @@ class DeterministicScheduler(Scheduler):
         if not self.cache.has_states:
             return super()._append_prefill(chunks, sequence, tokens, budget)
         left = self.limits.max_step_tokens - sum(chunk.tokens for chunk in chunks)
-        required = min(left, max(tokens, self._least_end(sequence) - sequence.computed_tokens))
+        required = min(left, max(tokens, self._min_end(sequence) - sequence.computed_tokens))
         budget.tokens -= required - tokens
         return super()._append_prefill(chunks, sequence, required, budget)
 
@@ -63,10 +63,10 @@ class DeterministicScheduler(Scheduler):
         stride = self.limits.cache.stride
         return max(0, (start + reached) // stride * stride - start)
 
-    def _least_end(self, sequence: Sequence) -> int:
+    def _min_end(self, sequence: Sequence) -> int:
         """Return the position that a chunk of a sequence's prompt reaches at least."""
         if not self.cache.has_states:
-            return super()._least_end(sequence)
+            return super()._min_end(sequence)
         stride = self.limits.cache.stride
         return min((sequence.computed_tokens // stride + 1) * stride, sequence.prompt_tokens)
 

@@ -134,7 +134,7 @@ class Scheduler(SequenceSet):
         self._count_last()
         if self.running and not self._is_decode(first := self.running[0]):
             self._reuse(first)
-            self._grow(first, self._least_end(first))  # tables may be short, if a group has a window
+            self._grow(first, self._min_end(first))  # tables may be short, if a group has a window
         self._extra_rows = 0
         self._last = tuple(self._chunks())
         self._uncommitted += bool(self._last)

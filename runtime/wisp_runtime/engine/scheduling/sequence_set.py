@@ -61,7 +61,7 @@ class SequenceSet:
         """Return the tokens of a sequence that prefill chunks have to compute."""
         return sequence.pending_tokens
 
-    def _least_end(self, sequence: Sequence) -> int:
+    def _min_end(self, sequence: Sequence) -> int:
         """Return the position that a chunk of a prompt reaches at least."""
         return sequence.computed_tokens + 1
 

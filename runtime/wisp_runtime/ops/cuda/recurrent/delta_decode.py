@@ -35,7 +35,7 @@ class GateRows:
 
 @dataclass(frozen=True, slots=True)
 class DecodeInputs:
-    """What a step reads, beside states.
+    """Inputs of a step, beside states.
 
     Attributes:
         projected: ``[N, C + Hv Dv]`` bf16, rows apart: Q, K, V, Z.

@@ -25,7 +25,7 @@ KERNELS = ("delta_chunks", "delta_scan")
 
 @dataclass(frozen=True, slots=True)
 class DeltaInputs:
-    """What the recurrence of a step reads.
+    """Inputs of the recurrence of a step.
 
     Attributes:
         qkv: ``[N, C]`` bf16, contiguous: convolved Q, K and V.

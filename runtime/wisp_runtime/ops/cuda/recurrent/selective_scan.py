@@ -21,7 +21,7 @@ _OP = "mamba"
 
 @dataclass(frozen=True, slots=True)
 class ScanInputs:
-    """What the scan of a step reads.
+    """Inputs of the scan of a step.
 
     Attributes:
         xbc: ``[N, C]`` bf16, contiguous: convolved x, B and C.
