@@ -12,12 +12,15 @@ from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.moe import MoeSpec, RouterSpec
+from wisp_plan.spec.moe import MoeSpec, RouterSpec, Scores
 
 MAX_EXPERTS = 512
 """Experts that ``route_tokens.cu``, ``choose_experts.cu`` and ``sort_pairs.cu`` take."""
 
 MAX_CHOSEN = MAX_GROUPS = 32
+
+ROUTER_SCORES: tuple[Scores, ...] = "softmax", "sigmoid"
+"""Scores that ``expert_choice.cuh`` computes, by its ``is_sigmoid``."""
 
 _MAX_SIZES = {"hidden_size": 16384, "head_dim": 256, "vocab_size": 1 << 18}
 _MULTIPLE = 8  # elements of 16 bytes
@@ -67,6 +70,8 @@ def _router_problems(router: RouterSpec) -> Iterator[str]:
     for name, limit in limits:
         if getattr(router, name) > limit:
             yield f"{getattr(router, name)} {name} of a mixture are over {limit}"
+    if router.scores not in ROUTER_SCORES:
+        yield f"scores of a router are {router.scores}, none of {', '.join(ROUTER_SCORES)}"
     if router.groups > 1 and router.experts < 2 * router.groups:
         yield f"{router.experts} experts in {router.groups} groups are fewer than 2 a group"
 

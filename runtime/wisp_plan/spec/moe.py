@@ -7,6 +7,9 @@ from typing import Literal
 
 from wisp_plan.spec.ffn import Activation, DenseSpec, has_gate
 
+Scores = Literal["softmax", "sigmoid"]
+"""Functions of a router's logits; a device refuses one that it does not know."""
+
 
 @dataclass(frozen=True, slots=True)
 class RouterSpec:
@@ -26,7 +29,7 @@ class RouterSpec:
 
     experts: int
     chosen: int
-    scores: Literal["softmax", "sigmoid"] = "softmax"
+    scores: Scores = "softmax"
     normalizes: bool = True
     has_bias: bool = False
     has_correction_bias: bool = False

@@ -160,6 +160,8 @@ def test_arrays_that_do_not_fit_are_refused(router, device_bf16):
             router(x, RouterWeights(weight), RouterSpec(32, 4), is_few=is_few)
         with pytest.raises(ShapeError, match="experts"):
             router(x, RouterWeights(weight), RouterSpec(1024, 4), is_few=is_few)
+        with pytest.raises(ShapeError, match="sqrtsoftplus"):
+            router(x, RouterWeights(weight), RouterSpec(32, 4, "sqrtsoftplus"), is_few=is_few)
         weights = RouterWeights(weight[:, :64].copy(), gate=weight[:2, :64].copy())
         with pytest.raises(ShapeError, match="gate"):
             router(x, weights, RouterSpec(32, 4), is_few=is_few)

@@ -10,6 +10,7 @@ from wisp_plan.hardware.kernel_layers import missing_kernels
 from wisp_plan.hardware.kernel_limits import excessive_sizes
 from wisp_plan.presets import SHAPES, shape_spec
 from wisp_plan.spec.mamba import MambaSpec
+from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.errors import ModelUnsupported
 from wisp_runtime.ops.cuda.requirements import require_model
 
@@ -44,6 +45,13 @@ def test_sizes_of_mamba_that_no_kernel_takes_are_refused_on_gpus_alone(sizes, sa
     with pytest.raises(ModelUnsupported, match=says):
         require_model(spec, 16)
     FitRequest(max_concurrent=1, device="cpu").check(spec)
+
+
+def test_scores_of_a_router_that_no_kernel_computes_are_refused_by_name():
+    mixture, *_ = shape_spec("qwen3-30b-a3b").ffns(MoeSpec)
+    mixture = replace(mixture, router=replace(mixture.router, scores="sqrtsoftplus"))
+    spec = replace(DENSE, layers=(replace(DENSE.layers[0], ffn=mixture), *DENSE.layers[1:]))
+    assert excessive_sizes(spec) == ("scores of a router are sqrtsoftplus, none of softmax, sigmoid",)
 
 
 def test_groups_divide_the_channels_of_a_norm():

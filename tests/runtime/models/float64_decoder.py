@@ -80,6 +80,7 @@ def routed(router, logits, correction):
         chosen = np.argsort(-logits)[: router.chosen]
         weights = np.exp(logits[chosen] - logits.max())
     else:
+        assert router.scores == "sigmoid"
         scores = 1 / (1 + np.exp(-logits))
         groups = (scores + correction).reshape(router.groups, -1)
         best = np.argsort(-np.sort(groups, axis=1)[:, -2:].sum(axis=1))[: router.chosen_groups]

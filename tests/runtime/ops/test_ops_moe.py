@@ -131,6 +131,12 @@ def test_a_correction_decides_the_choice_and_never_the_weights():
     assert (routing.weights < 1).all()
 
 
+def test_scores_of_an_unknown_name_are_refused():
+    x, weight, _ = arguments(SOFTMAX, 5)
+    with pytest.raises(ShapeError, match="'sqrtsoftplus', must be one of softmax, sigmoid"):
+        OPS.route(x, weight, replace(SOFTMAX, scores="sqrtsoftplus"))
+
+
 def matrices(random, outputs, inputs, code=None):
     """E random matrices of the device, and what they mean."""
     layout = CompactFormat(code, 8, False) if code else None

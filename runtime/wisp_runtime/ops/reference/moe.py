@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wisp_plan.spec.moe import RouterSpec
+from wisp_plan.spec.moe import RouterSpec, Scores
 from wisp_runtime.batch import Array
+from wisp_runtime.errors import ShapeError
 
 _MIN_SUM = np.float32(1e-20)
 _EXP_MAX = np.float32(88.0)
@@ -29,24 +30,21 @@ def choose_experts(logits: Array, spec: RouterSpec, correction: Array | None = N
         logits: ``[N, E]`` float32, with the router's bias.
         spec: scores, choice and weights.
         correction: ``[E]``, added to the scores for the choice alone, or None.
+
+    Raises:
+        ShapeError: scores of a name that is not in ``_SCORES``.
     """
-    ranked = logits if spec.scores == "softmax" else _sigmoid(logits)
-    if spec.scores == "softmax" and (correction is not None or spec.groups > 1):
-        ranked = _softmax(logits)
-    scores = ranked
+    if spec.scores not in _SCORES:
+        raise ShapeError(f"route: scores are {spec.scores!r}, must be one of {', '.join(_SCORES)}")
+    score, weigh = _SCORES[spec.scores]
+    has_own_order = spec.scores == "softmax" and correction is None and spec.groups == 1
+    ranked = logits if has_own_order else score(logits)
     if correction is not None:
         ranked = ranked + correction
     if spec.chosen_groups < spec.groups:
         ranked = _within_groups(ranked, spec)
     experts = _best(ranked, spec.chosen)
-    if spec.scores == "sigmoid":
-        weights = np.take_along_axis(scores, experts, axis=1)
-        if spec.normalizes:
-            weights /= weights.sum(axis=1, keepdims=True) + _MIN_SUM
-    elif spec.normalizes:
-        weights = _softmax(np.take_along_axis(logits, experts, axis=1))
-    else:
-        weights = np.take_along_axis(_softmax(logits), experts, axis=1)
+    weights = weigh(logits, experts, spec)
     return experts.astype(np.int32), weights * np.float32(spec.scale)
 
 
@@ -93,6 +91,26 @@ def _softmax(logits: Array) -> Array:
     exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
     return shares
+
+
+def _sigmoid_weights(logits: Array, experts: Array, spec: RouterSpec) -> Array:
+    weights = _sigmoid(np.take_along_axis(logits, experts, axis=1))
+    return weights / (weights.sum(axis=1, keepdims=True) + _MIN_SUM) if spec.normalizes else weights
+
+
+def _softmax_weights(logits: Array, experts: Array, spec: RouterSpec) -> Array:
+    if spec.normalizes:
+        return _softmax(np.take_along_axis(logits, experts, axis=1))
+    weights: Array = np.take_along_axis(_softmax(logits), experts, axis=1)
+    return weights
+
+
+_Score = Callable[[Array], Array]
+_Weigh = Callable[[Array, Array, RouterSpec], Array]
+_SCORES: dict[Scores, tuple[_Score, _Weigh]] = {
+    "softmax": (_softmax, _softmax_weights),
+    "sigmoid": (_sigmoid, _sigmoid_weights),
+}
 
 
 def _best(scores: Array, count: int) -> Array:

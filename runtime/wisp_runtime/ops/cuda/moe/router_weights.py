@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from wisp_plan.hardware.kernel_limits import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS
+from wisp_plan.hardware.kernel_limits import MAX_CHOSEN, MAX_EXPERTS, MAX_GROUPS, ROUTER_SCORES
 from wisp_plan.memory.buffers.moe import logit_stride
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
@@ -69,7 +69,7 @@ def choice_arguments(weights: RouterWeights, spec: RouterSpec) -> ChoiceArgument
     return ChoiceArguments(
         *(0, 0, 0, 0, spec.experts, spec.chosen, spec.groups, spec.chosen_groups),
         *(array is not None and array.dtype == _FLOAT32 for array in extras),
-        *(spec.scores == "sigmoid", spec.normalizes, spec.scale),
+        *(ROUTER_SCORES.index(spec.scores), spec.normalizes, spec.scale),
     )
 
 
@@ -77,8 +77,11 @@ def check_router(x: Array, weights: RouterWeights, spec: RouterSpec) -> None:
     """Require what the kernels take.
 
     Raises:
-        ShapeError: an array has another shape, dtype or alignment, or there are too many experts.
+        ShapeError: an array has another shape, dtype or alignment, there are too many experts, or the
+            kernels do not compute the scores.
     """
+    known = ", ".join(ROUTER_SCORES)
+    require_true(spec.scores in ROUTER_SCORES, f"{_OP}: scores are {spec.scores!r}, must be one of {known}")
     experts, columns = spec.experts, x.shape[1]
     limits = f"must be {MAX_CHOSEN} of {MAX_EXPERTS} at most"
     is_small = experts <= MAX_EXPERTS and spec.chosen <= min(experts, MAX_CHOSEN)
