@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from wisp_plan.memory.buffers.cpu import SCAN_TOKENS
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.reference.recurrent import delta_rule
 
-_CHUNK = 64
 _MIN_TOKENS = 4  # below it the loop over tokens is as fast: measured with 4 and 48 heads of 128 channels
 
 
@@ -23,8 +23,8 @@ def delta_rule_in_chunks(q: Array, k: Array, v: Array, beta: Array, decay: Array
         return delta_rule(q, k, v, beta, decay, state)
     out = np.empty_like(v)
     shared = v.shape[1] // k.shape[1]
-    for first in range(0, len(v), _CHUNK):
-        part = slice(first, first + _CHUNK)
+    for first in range(0, len(v), SCAN_TOKENS):
+        part = slice(first, first + SCAN_TOKENS)
         queries, keys = (np.repeat(array[part].swapaxes(0, 1), shared, axis=0) for array in (q, k))
         values, betas, decays = (array[part].swapaxes(0, 1) for array in (v, beta, decay))
         out[part] = _chunk(queries, keys, values, betas, decays, state).swapaxes(0, 1)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from wisp_plan.memory.buffers.cpu import cpu_bytes
+from wisp_plan.memory.step import StepSizes
+from wisp_plan.presets import shape_spec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ShapeError
@@ -150,6 +154,22 @@ def test_wanted_rows_are_those_of_all_and_states_are_updated_for_all(op):
     np.testing.assert_array_equal(op(*sequence, weights, SPEC, batch, *again, rows), every[rows])
     for array, other in zip(states, again, strict=True):
         np.testing.assert_array_equal(array, other)
+
+
+@pytest.mark.parametrize("chunks", [[(64, 0, 0)], [(512, 0, 0)], [(128, 0, slot) for slot in range(4)]])
+def test_a_step_takes_the_memory_that_the_ledger_counts(chunks):
+    model, random = shape_spec("qwen3.6-35b-a3b"), np.random.default_rng(4)
+    layer = next(layer for layer in model.layers if layer.mixers == model.mixers(DeltaNetSpec)[:1])
+    model = replace(model, layers=(replace(layer, ffn=None),), vocab=8)
+    spec, tokens = layer.mixer, sum(count for count, _, _ in chunks)
+    states, batch, weights = states_of(spec, random), batch_of(chunks), weights_of(spec, random)
+    tracemalloc.start()
+    projected = inputs_of(spec, tokens, random)
+    CpuOps(threads=1).delta_net(*projected, weights, spec, batch, *states)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    peak += 4 * tokens * 2 * model.hidden
+    assert peak <= cpu_bytes(model, StepSizes(tokens, len(chunks), 512, 16)) <= 1.6 * peak
 
 
 @pytest.mark.parametrize(
