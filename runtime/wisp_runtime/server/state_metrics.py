@@ -22,7 +22,11 @@ _METRICS = (
         "Sequences that began anew, though there were keys and values of their first tokens.",
         "misses_total",
     ),
-    ("wisp_state_snapshot_evictions_total", "Snapshots that gave way to others.", "evictions_total"),
+    (
+        "wisp_state_snapshot_evictions_total",
+        "Snapshots that gave way to others or to blocks.",
+        "evictions_total",
+    ),
 )
 
 

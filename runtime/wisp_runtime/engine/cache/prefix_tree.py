@@ -160,10 +160,10 @@ class PrefixTree:
 
     def clear(self) -> None:
         """Make all that was inserted unreachable (after a step with unsound results)."""
+        self.states.drop_all()
         for group in self.groups:
             while group.evictable:
                 self._evict(group)
-        self.states.drop_all()
         self.root.children.clear()
 
     def _evict(self, group: GroupBlocks) -> None:
@@ -178,7 +178,7 @@ class PrefixTree:
 
     def _drop_rest(self, node: Node) -> None:
         """Drop the snapshot, and the blocks of other groups, of a node that no hit reaches any more."""
-        self.states.drop(node)
+        self.states.evict_with_blocks(node)
         for group in self.groups:
             block = node.blocks[group.index]
             if block >= 0:

@@ -45,8 +45,13 @@ class Snapshot:
 class StateSlots:
     """Slots ``0 … sequences - 1`` of sequences, then ``snapshots`` more.
 
+    A snapshot leaves the cache by the policy of :meth:`evict`; along with its node's block of a group without
+    a window, when that is evicted (:meth:`.prefix_tree.PrefixTree.take`); when its sequence leaves a newer
+    one (:meth:`.snapshots.Snapshots.attach`); and with all others after a step with unsound results. The
+    latter two are no evictions.
+
     Attributes:
-        evictions: snapshots that gave way to others.
+        evictions: snapshots that gave way to others, or went along with their blocks.
     """
 
     def __init__(self, sequences: int, snapshots: int) -> None:
@@ -91,6 +96,11 @@ class StateSlots:
         self.evictions += 1
         self.drop(least.node)
         return least.node
+
+    def evict_with_blocks(self, node: Node) -> None:
+        """Take the snapshot, if there is one, from a node that no hit reaches any more."""
+        self.evictions += node.snapshot >= 0
+        self.drop(node)
 
     def attach(self, slot: int, node: Node, tokens: int, uses: int = 1) -> None:
         """Hang a snapshot after ``tokens`` tokens on its node; if that has one, ``slot`` is released.

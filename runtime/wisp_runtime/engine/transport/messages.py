@@ -172,7 +172,7 @@ class StateLoad:
         snapshots_used, snapshots_total: slots of snapshots.
         hits_total: sequences that began from a snapshot.
         misses_total: sequences that began anew, though there were keys and values of their first tokens.
-        evictions_total: snapshots that gave way to others.
+        evictions_total: snapshots that gave way to others, or went along with their blocks.
     """
 
     slots_used: int

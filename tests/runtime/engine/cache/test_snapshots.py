@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-from test_manager import BLOCK, FULL, PROMPT, admit, compute, hit, manager_of, serve
+from test_manager import BLOCK, FULL, PROMPT, admit, compute, evict, hit, manager_of, serve
 
 from wisp_plan.memory.cache import cache_sizes, groups
 from wisp_plan.spec.cache import PagedKV, State
@@ -200,6 +200,17 @@ def test_the_snapshot_that_saves_the_least_goes_first(chain, tokens, gone):
     states, nodes = slots_with(*tokens, chain=chain)
     assert [nodes.index(states.evict()) for _ in tokens] == gone
     assert (states.evict(), states.evictions, states.free_snapshots) == (None, 3, 3)
+
+
+def test_a_snapshot_that_goes_along_with_its_block_is_an_eviction():
+    manager = manager_of(FULL, states=1)
+    serve(manager)
+    assert manager.state_load.evictions_total == 0  # though newer ones replaced two
+    evict(manager, 0, 5)
+    assert (hit(manager), manager.state_load.evictions_total, manager.states.free_snapshots) == (0, 1, 8)
+    serve(manager)
+    manager.clear()
+    assert (manager.state_load.evictions_total, manager.states.free_snapshots) == (1, 8)
 
 
 def test_uses_count_and_time_passes():
