@@ -58,7 +58,7 @@ STEPS = {
 @pytest.fixture(scope="module")
 def cuda():
     """The wrappers, by name."""
-    names = "conv", "delta_decode", "delta_prefill", "gated_norm", "mixers"
+    names = "conv", "delta_decode", "delta_prefill", "gated_norm", "delta_net"
     with imported(*(f"recurrent.{name}" for name in names)) as modules:
         yield dict(zip(names, modules, strict=True))
 
@@ -323,9 +323,9 @@ def test_the_operation_equals_the_reference_in_the_declared_buffers(cuda, name, 
     dense = shape_spec("qwen3-8b")
     model = replace(dense, layers=(replace(dense.layers[0], mixer=spec),))
     gpu = EmulatedGpu(declared=recurrent_buffers(model, StepSizes(tokens, len(sequences), 256, 16)))
-    ops = cuda["mixers"].RecurrentMixers()
-    ops.gpu, ops._mix_of = gpu, cuda["mixers"].BatchMix.of
-    ops.load_recurrent(model)
+    ops = cuda["delta_net"].DeltaNetMixers()
+    ops.gpu, ops._mix_of = gpu, cuda["delta_net"].BatchMix.of
+    ops.load_delta_net(model)
     chosen = slice(None) if rows is None else np.array(rows)
     on_device = None if rows is None else to_gpu(chosen)
     batch = recurrent_batch(sequences, kind=kind, put=to_gpu)

@@ -60,7 +60,7 @@ def test_results_and_states_are_those_of_the_reference(device, name, rows, kind)
     expected = delta_net(projected, gates, weights, spec, host_batch, *wanted)
 
     ops = CudaOps(device)
-    ops.load_recurrent(Model(spec))
+    ops.load_delta_net(Model(spec))
     names = "conv", "decay", "step_bias", "norm"
     on_device = replace(weights, **{name: to_device(getattr(weights, name)) for name in names})
     batch = recurrent_batch(sequences, kind=kind, put=to_device)

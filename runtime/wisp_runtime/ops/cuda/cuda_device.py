@@ -46,11 +46,11 @@ class CudaDevice:
     def require_model(self, spec: ModelSpec, block_tokens: int) -> None:
         """Refuse sizes that no kernel takes, and look up the kernels of the model's recurrent mixers.
 
-        Raises as :func:`.requirements.require_model`, :meth:`.ops.CudaOps.require_recurrent` and
+        Raises as :func:`.requirements.require_model`, :meth:`.ops.CudaOps.require_delta_net` and
         :meth:`.ops.CudaOps.require_mamba`.
         """
         requirements.require_model(spec, block_tokens)
-        self.ops.require_recurrent(spec)
+        self.ops.require_delta_net(spec)
         self.ops.require_mamba(spec)
 
     def require_kv(self, kv: KvLayers) -> None:

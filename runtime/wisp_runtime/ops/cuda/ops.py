@@ -39,8 +39,8 @@ from wisp_runtime.ops.cuda.gemm.quantized_tiling import unsplit_quantized
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
 from wisp_runtime.ops.cuda.moe.ops import CudaMoe
 from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
+from wisp_runtime.ops.cuda.recurrent.delta_net import DeltaNetMixers
 from wisp_runtime.ops.cuda.recurrent.mamba import MambaMixers
-from wisp_runtime.ops.cuda.recurrent.mixers import RecurrentMixers
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.scaling import Scaling
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
@@ -62,7 +62,7 @@ NEEDED_BY_QUANTIZED_KV = (
 )
 
 
-class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, MambaMixers, Scaling, CudaMoe):
+class CudaOps(Arenas, RowNorms, HeadProjection, DeltaNetMixers, MambaMixers, Scaling, CudaMoe):
     """CUDA implementation of ``Ops``. Results are overwritten by the next op of the same kind.
 
     Args:
@@ -122,7 +122,7 @@ class CudaOps(Arenas, RowNorms, HeadProjection, RecurrentMixers, MambaMixers, Sc
         """Allocate the buffers of every op, and make the sampler."""
         step = replace(step, sm_count=self.gpu.sm_count, code_columns=self.code_columns)
         self.make_sampler(spec.vocab, step.max_sequences)
-        self.load_recurrent(spec)
+        self.load_delta_net(spec)
         self.load_mamba(spec)
         self._linear.reserve(step.max_tokens, self.code_columns)
         buffers = op_buffers(spec, step, self._prefill_attention.tiles)

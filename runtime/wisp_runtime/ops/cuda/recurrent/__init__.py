@@ -1,1 +1,1 @@
-"""Recurrent mixers: causal convolutions, Gated DeltaNet."""
+"""Recurrent mixers: causal convolutions, Gated DeltaNet, Mamba-2."""

@@ -1,4 +1,4 @@
-"""Recurrent mixers of a GPU, as :class:`.ops.CudaOps` has them: convolution, recurrence, gated norm."""
+"""Gated DeltaNet of a GPU, as :class:`.ops.CudaOps` has it: convolution, recurrence, gated norm."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 
 
-class RecurrentMixers:
-    """Recurrent mixers. Kernels are loaded for models that have some.
+class DeltaNetMixers:
+    """Gated DeltaNet. Kernels are loaded for models that have some.
 
     Attributes:
-        RECURRENT_KERNELS: kernels of these mixers.
+        DELTA_NET_KERNELS: kernels of Gated DeltaNet.
     """
 
-    RECURRENT_KERNELS: ClassVar = ("causal_conv", "delta_decode", *delta_prefill.KERNELS, "gated_norm")
+    DELTA_NET_KERNELS: ClassVar = ("causal_conv", "delta_decode", *delta_prefill.KERNELS, "gated_norm")
     gpu: Gpu
     _linear: Linear
     _kernels: tuple[CausalConv, DeltaDecode, DeltaPrefill, GatedNorm] | None = None
@@ -37,17 +37,17 @@ class RecurrentMixers:
     def _mix_of(self, batch: Batch) -> BatchMix:
         """Return the kinds of sequences in a batch."""
 
-    def require_recurrent(self, spec: ModelSpec) -> None:
-        """Look up the kernels of a model's recurrent mixers, before any weight is read.
+    def require_delta_net(self, spec: ModelSpec) -> None:
+        """Look up the kernels of a model's Gated DeltaNet, before any weight is read.
 
         Raises:
             KernelsMissing: one of them is not compiled.
         """
         if spec.mixers(DeltaNetSpec):
-            self.gpu.kernels.require(*self.RECURRENT_KERNELS)
+            self.gpu.kernels.require(*self.DELTA_NET_KERNELS)
 
-    def load_recurrent(self, spec: ModelSpec) -> None:
-        """Load the kernels of a model's recurrent mixers."""
+    def load_delta_net(self, spec: ModelSpec) -> None:
+        """Load the kernels of a model's Gated DeltaNet."""
         if spec.mixers(DeltaNetSpec) and self._kernels is None:
             gpu = self.gpu
             self._kernels = CausalConv(gpu), DeltaDecode(gpu), DeltaPrefill(gpu), GatedNorm(gpu)
@@ -73,7 +73,7 @@ class RecurrentMixers:
         rows: Array | None = None,
     ) -> Array:
         """Launch one kernel for sequences with one token, and those of prompts for the others."""
-        assert self._kernels is not None, "the model was reserved without recurrent mixers"
+        assert self._kernels is not None, "the model was reserved without Gated DeltaNet"
         (conv, decode, prefill, norm), mix = self._kernels, self._mix_of(batch)
         is_decode = rows is None and not mix.has_prefills
         shape = len(projected), spec.value_heads * spec.value_size
