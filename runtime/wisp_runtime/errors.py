@@ -14,6 +14,7 @@ RuntimeFailure              reason, message; ends up in the termination log and 
 ├── PortInUse               another process listens on the port
 ├── ListenFailed            the address cannot be listened on
 ├── KernelsMissing          no kernels for this GPU, model and quantization
+│   └── KernelNotCompiled   there is source for one, and nobody compiled it
 ├── CompilerMissing         no nvcc where kernels are to be compiled (never in a serving process)
 ├── CompilationFailed       nvcc refused a kernel
 ├── GpuUnavailable          no GPU that this process may use, or a driver that is too old
@@ -103,6 +104,10 @@ class ListenFailed(RuntimeFailure):
 
 class KernelsMissing(RuntimeFailure):
     """No kernels for this GPU, model and quantization."""
+
+
+class KernelNotCompiled(KernelsMissing):
+    """There is source for a kernel, and nobody compiled it."""
 
 
 class CompilerMissing(RuntimeFailure):

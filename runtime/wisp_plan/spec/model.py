@@ -111,6 +111,13 @@ def equal_layer(spec: ModelSpec) -> EqualLayer | None:
     return EqualLayer(first.mixer, first.ffn, first.norms)
 
 
+NOT_REPEATED = (
+    "its layers differ, or are neither attention with a gated MLP or mixture, nor Gated DeltaNet with a "
+    "gated MLP and attention in the last of each few"
+)
+"""Reason of a model without :func:`repeated_layers`."""
+
+
 def repeated_layers(spec: ModelSpec) -> RepeatedLayers | None:
     """Return the layers of a decoder that attends in all, or if dense in the last of each few; else None."""
     if layer := equal_layer(spec):

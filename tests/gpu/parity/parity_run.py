@@ -16,6 +16,7 @@ from wisp_plan.memory.step import StepSizes
 from wisp_runtime.batch import Batch, StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent.strategy import load_persistent
+from wisp_runtime.errors import KernelNotCompiled
 from wisp_runtime.layers.cache import ModelCache, allocate
 from wisp_runtime.models.decoder import Decoder
 from wisp_runtime.models.load import load_model, read_spec
@@ -64,7 +65,11 @@ class Ours:
             step = StepSizes(MAX_TOKENS, MAX_SEQUENCES, model.spec.max_context, BLOCK_TOKENS)
             cast(Any, ops).reserve(model.spec, step)
             # decode steps are compared as they are served
-            kernel = load_persistent(model, ops, MAX_SEQUENCES, (UNQUANTIZED,) * len(model.spec.layers))
+            encodings = (UNQUANTIZED,) * len(model.spec.layers)
+            try:
+                kernel = load_persistent(model, ops, MAX_SEQUENCES, encodings)
+            except KernelNotCompiled as error:
+                kernel = error.message
             persistent = None if isinstance(kernel, str) else kernel
             print("persistent decode kernel" if persistent else f"decode steps op by op: {kernel}")
         return cls(model, ops, persistent)

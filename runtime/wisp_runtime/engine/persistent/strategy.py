@@ -4,8 +4,9 @@ The persistent kernel of the model is looked up, and compared with the general p
 the server is ready: a kernel that is wrong on this card, or a build that is stale, shows up here and not in
 an answer.
 
-In deterministic mode one path computes all decode steps: the persistent kernel of a model that has one, else
-the general path, whose ops are batch-invariant then. What changes from start to start chooses no path there.
+In deterministic mode one path computes all decode steps: the persistent kernel of a model that can have one,
+else the general path, whose ops are batch-invariant then. The model, its formats and the kind of GPU choose
+it; whatever else keeps the kernel from a step, such as that it is not compiled, ends the start.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wisp_plan.spec.model import repeated_layers
+from wisp_plan.spec.model import NOT_REPEATED, repeated_layers
 from wisp_plan.units import GIB
 from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.config import STEP_BLOCK_TOKENS, DecodePath, decode_hang
@@ -23,7 +24,7 @@ from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.execution.runner import Runner
 from wisp_runtime.engine.persistent.co_running import WHY_SUSPENDED, CoRunningCheck
 from wisp_runtime.engine.scheduling.plan import Limits
-from wisp_runtime.errors import ConfigError
+from wisp_runtime.errors import ConfigError, KernelNotCompiled
 from wisp_runtime.models.model import Model
 from wisp_runtime.ops.protocol.attention import KvEncoding
 from wisp_runtime.ops.protocol.device import Device
@@ -110,9 +111,7 @@ def select_strategy(
     why_not = _refusal(requested, forward_pass, limits, co_running)
     if limits.separate_prefill_decode:
         return _select_deterministic(why_not, forward_pass, ops, limits)
-    kernel = why_not or load_persistent(
-        forward_pass.model, ops, limits.max_running, forward_pass.cache.encodings
-    )
+    kernel = why_not or _load_if_compiled(forward_pass, ops, limits)
     if isinstance(kernel, str):
         return DecodeStrategy("general", kernel)
     best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
@@ -129,10 +128,14 @@ def _select_deterministic(
     """Return the path of all decode steps; ``why_not``: reason against the persistent kernel, if any.
 
     Raises:
-        ConfigError: the model has a persistent kernel, which cannot take all steps now.
+        ConfigError: the model can have a persistent kernel, which cannot take all steps now.
     """
     encodings = forward_pass.cache.encodings
-    kernel = load_persistent(forward_pass.model, ops, limits.max_running, encodings)
+    needed = "--deterministic needs the persistent decode kernel of this model"
+    try:
+        kernel = load_persistent(forward_pass.model, ops, limits.max_running, encodings)
+    except KernelNotCompiled as error:
+        raise ConfigError(f"{needed}: {error.message}") from None
     if isinstance(kernel, str):
         return DecodeStrategy("general", kernel, is_deterministic=True)
     kernel.max_context_tokens = sys.maxsize
@@ -142,7 +145,7 @@ def _select_deterministic(
             f"lower --max-concurrent {limits.max_running}"
         )
     if why_not := why_not or _difference(forward_pass, kernel, ops, limits):
-        raise ConfigError(f"--deterministic needs the persistent decode kernel of this model: {why_not}.")
+        raise ConfigError(f"{needed}: {why_not}.")
     forward_pass.persistent = kernel
     return DecodeStrategy("persistent", "", kernel.max_sequences, None, is_deterministic=True)
 
@@ -154,17 +157,27 @@ def _difference(forward_pass: ForwardPass, kernel: PersistentKernel, ops: Ops, l
     return compare_logits(forward_pass, kernel, ops, limits)
 
 
+def _load_if_compiled(forward_pass: ForwardPass, ops: Ops, limits: Limits) -> PersistentKernel | str:
+    try:
+        return load_persistent(forward_pass.model, ops, limits.max_running, forward_pass.cache.encodings)
+    except KernelNotCompiled as error:
+        return error.message
+
+
 def load_persistent(
     model: Model, ops: Ops, max_sequences: int, encodings: Sequence[KvEncoding]
 ) -> PersistentKernel | str:
-    """Return the persistent kernel of ``model`` for up to ``max_sequences``, or why there is none.
+    """Return the persistent kernel of ``model`` for up to ``max_sequences``, or why it can have none.
 
     Args:
         encodings: encodings of the layers' keys and values.
+
+    Raises:
+        KernelNotCompiled: it can have one, which is not compiled.
     """
     layers = repeated_layers(model.spec)
     if layers is None:
-        return "its layers differ, or are no attention and gated MLP or mixture"
+        return NOT_REPEATED
     rope = model.rope_table(layers.attention)
     kernel = ops.persistent_kernel(model.spec, model.weights, rope, max_sequences, encodings)
     if not isinstance(kernel, str) and model.expert_load.counts is not None:

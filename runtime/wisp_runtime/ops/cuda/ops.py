@@ -16,7 +16,7 @@ from wisp_plan.memory.buffers.kv_cache import scratch_blocks
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, Sampled, SamplingBatch
-from wisp_runtime.errors import ConfigError, KernelsMissing
+from wisp_runtime.errors import ConfigError, KernelNotCompiled, KernelsMissing
 from wisp_runtime.ops.cuda.attention.batch_mix import BatchMix
 from wisp_runtime.ops.cuda.attention.decode_attention import DecodeAttention, op_of
 from wisp_runtime.ops.cuda.attention.prefill_attention import PrefillAttention
@@ -213,12 +213,14 @@ class CudaOps(Arenas, RowNorms, HeadProjection, DeltaNetMixers, MambaMixers, Sca
     def persistent_kernel(
         self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int, kv: Encodings
     ) -> PersistentKernel | str:
-        """See :class:`.persistent.decode.PersistentDecode`; the reason where there is none."""
+        """See :class:`.persistent.decode.PersistentDecode`; the reason where the model can have none."""
         if "MIG" in self.gpu.name:
             return "the GPU is a part of one (MIG), where not all thread blocks may run at once"
         try:
             made = self.gpu, spec, weights, rope, max_sequences, kv
             kernel = PersistentDecode(*made, batch_invariant=self._is_batch_invariant)
+        except KernelNotCompiled:
+            raise
         except KernelsMissing as error:
             return error.message
         kernel.sampled = lambda: None if self.sampler is None else self.sampler.sampled_tokens

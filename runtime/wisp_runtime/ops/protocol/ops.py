@@ -46,5 +46,8 @@ class Ops(
 
         Args:
             kv: encoding of each layer's keys and values, of one format.
+
+        Raises:
+            KernelNotCompiled: the model can have one, which is not compiled.
         """
         ...

@@ -16,7 +16,7 @@ from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent import strategy as strategies
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strategy
 from wisp_runtime.engine.scheduling.plan import Limits
-from wisp_runtime.errors import ConfigError
+from wisp_runtime.errors import ConfigError, KernelNotCompiled
 from wisp_runtime.layers.cache import LayerCache, ModelCache, allocate_blocks
 
 LIMITS = Limits(one_pool(256, 16), max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
@@ -90,6 +90,8 @@ def selected(
         assert max_sequences == limits.max_running
         kernel.encodings = encodings
         kernel.max_sequences = min(kernel.max_sequences, max_sequences)
+        if isinstance(why, KernelNotCompiled):
+            raise why
         return why or kernel
 
     gpu = Gpu()
@@ -188,7 +190,8 @@ def first_part_alone(logits, batch):
             "a step of 16 in the persistent kernel differs",
         ),  # rows mixed up
         ({"wrong": first_part_alone}, "cosine -1.0000 after 1100 tokens"),
-        ({"why": "not compiled"}, "not compiled"),
+        ({"why": "its layers differ"}, "its layers differ"),
+        ({"why": KernelNotCompiled("not compiled. Run")}, "not compiled. Run"),
         ({"requested": "general"}, "--decode-path general"),
         ({"limits": replace(LIMITS, cache=one_pool(256, 8))}, "KV blocks of 8 tokens"),
         ({"co_running": 1}, "another process uses the GPU through MPS"),
@@ -244,6 +247,10 @@ def test_in_deterministic_mode_a_model_without_a_persistent_kernel_takes_the_gen
     ("settings", "says"),
     [
         ({"wrong": noisy}, "decode kernel of this model: a step of 1 in the persistent kernel differs"),
+        (
+            {"why": KernelNotCompiled("not compiled. Run")},
+            "decode kernel of this model: not compiled. Run",
+        ),
         ({"co_running": 1}, "decode kernel of this model: another process uses the GPU through MPS"),
         (
             {"limits": replace(DETERMINISTIC, max_concurrent=40)},

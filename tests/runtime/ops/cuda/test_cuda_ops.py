@@ -16,11 +16,11 @@ from wisp_plan.memory.buffers.gpu import op_buffers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.weight import GateUpRows, RotaryRows, WeightSpec
-from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelsMissing, ShapeError
+from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelNotCompiled, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.gemm import planner
 from wisp_runtime.ops.cuda.moe.plan import MOE_KERNELS
-from wisp_runtime.ops.protocol.attention import QkvProjection
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, QkvProjection
 
 
 class FakeArray:
@@ -279,3 +279,20 @@ def test_a_fixed_order_is_refused_where_products_are_not_hoppers(module):
     ops = module.CudaOps(fake_device(), MagicMock(fuses_rope=False))
     with pytest.raises(ConfigError, match="--deterministic is for Hopper GPUs"):
         ops.set_batch_invariant()
+
+
+def test_a_persistent_kernel_that_a_model_cannot_have_has_a_reason_others_must_be_compiled(ops, monkeypatch):
+    decode = sys.modules["wisp_runtime.ops.cuda.persistent.decode"]
+    monkeypatch.setattr(decode, "weight_format_of", lambda weights, spec: "bf16")
+    ops.gpu.kernels.get_template.side_effect = KernelNotCompiled("not compiled")
+    ops._is_batch_invariant = True
+
+    def made(shape):
+        spec = shape_spec(shape)
+        return ops.persistent_kernel(spec, {}, None, 32, (UNQUANTIZED,) * len(spec.layers))
+
+    assert "an order that depends on the batch" in made("qwen3-30b-a3b")
+    assert "compared bit by bit" in made("qwen3.5-9b")
+    assert "its layers differ" in made("gpt-oss-20b")
+    with pytest.raises(KernelNotCompiled):
+        made("qwen3-8b")

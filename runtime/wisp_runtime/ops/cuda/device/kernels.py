@@ -16,7 +16,7 @@ import cupy as cp
 import numpy as np
 from cuda.bindings import driver as cu
 
-from wisp_runtime.errors import KernelsMissing, ShapeError
+from wisp_runtime.errors import KernelNotCompiled, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.driver import failure_of, ok
 from wisp_runtime.ops.cuda.device.manifest import EVERY_MODEL, Absent, Hardware, Model, Source
@@ -79,14 +79,14 @@ class KernelSet:
         """Return a kernel of the template ``op``, compiled for ``model``.
 
         Raises:
-            KernelsMissing: this hardware has no such template, or it is not compiled for this model.
+            KernelsMissing: this hardware has no such template; KernelNotCompiled: none for this model.
         """
         templates = self._catalogue.templates(self._hardware, weight_format, model)
         source = next((each for each in templates if each.op == op), None)
         if source is None:
             raise KernelsMissing(f"{self._hardware} has no {op} that reads {weight_format} weights.")
         if not self._path(source).is_file():
-            raise KernelsMissing(
+            raise KernelNotCompiled(
                 f"{op} is not compiled for a model of this shape in {weight_format}. Run `wisp-runtime "
                 "kernels build --for MODEL`, with serve's flags of formats, where the image is built."
             )

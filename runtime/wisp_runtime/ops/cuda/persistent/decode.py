@@ -77,7 +77,8 @@ class PersistentDecode:
         hang_report: pinned memory in which a wait that timed out leaves its reason.
 
     Raises:
-        KernelsMissing: this model cannot run so, is not compiled, or the GPU does not run enough blocks.
+        KernelsMissing: this model cannot run so, or the GPU does not run enough blocks.
+        KernelNotCompiled: it can, and its kernel is not compiled.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class PersistentDecode:
         self.sampled: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
         self._batch_invariant = batch_invariant
+        self._require_supported(device.sm_count // CLUSTER * CLUSTER)
         self.max_sequences = min(max_running, max_sequences(spec))
         model, held = kernel_model(spec), weight_format_of(weights, spec)
         self.faster_up_to = faster_up_to(held, spec)
@@ -106,11 +108,7 @@ class PersistentDecode:
         }
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
         self.blocks = min(self.blocks, MAX_BLOCKS, device.sm_count // CLUSTER * CLUSTER)
-        refusal = unsupported_reason(spec, self.blocks, batch_invariant=batch_invariant)
-        if self.blocks < _MIN_BLOCKS:
-            refusal = f"the GPU runs {self.blocks} of its thread blocks at once, under {_MIN_BLOCKS}"
-        if refusal:
-            raise KernelsMissing(f"no persistent decode kernel: {refusal}.")
+        self._require_supported(self.blocks)
         self.max_context_tokens = _max_context_tokens(spec, held, self._kv_format)
         self._layers = device_table(weights, spec, encodings)
         self.hang_report = cp.cuda.alloc_pinned_memory(16)
@@ -121,6 +119,14 @@ class PersistentDecode:
         self._trace: Array | None = None
         self._counts: Array | None = None
         self._cache_maps: tuple[Any, tuple[Any, Any]] | None = None
+
+    def _require_supported(self, blocks: int) -> None:
+        """Refuse a model that cannot have the kernel, on a GPU that runs ``blocks`` thread blocks at once."""
+        refusal = unsupported_reason(self._spec, blocks, batch_invariant=self._batch_invariant)
+        if blocks < _MIN_BLOCKS:
+            refusal = f"the GPU runs {blocks} of its thread blocks at once, under {_MIN_BLOCKS}"
+        if refusal:
+            raise KernelsMissing(f"no persistent decode kernel: {refusal}.")
 
     def takes(self, batch: Batch) -> bool:
         """Return whether ``batch`` is a decode step that this kernel runs."""

@@ -14,13 +14,11 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import NormSpec
-from wisp_plan.spec.model import ModelSpec, RepeatedLayers, repeated_layers
+from wisp_plan.spec.model import NOT_REPEATED, ModelSpec, RepeatedLayers, repeated_layers
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
 from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_repeated
 from wisp_runtime.ops.protocol.row_permutation import fused_permutation, interleaved_head_size
-
-DIFFERENT_LAYERS = "its layers differ, or are no attention and gated MLP or mixture"
 
 MAX_SEQUENCES = WIDTHS[-1]
 """Sequences of a step."""
@@ -167,7 +165,7 @@ def unsupported_reason(spec: ModelSpec, blocks: int, *, batch_invariant: bool = 
     """
     layers = repeated_layers(spec)
     if layers is None:
-        return DIFFERENT_LAYERS
+        return NOT_REPEATED
     if (spec.embedding_scale, spec.logits_scale) != (1, 1):
         return "it has scaled embeddings or logits"
     if other := _other_maths(layers):
