@@ -108,7 +108,7 @@ class EmulatedGpu:
         launches: entries of the kernels that were launched, in order.
     """
 
-    sm_count = 8
+    sm_count, index = 8, 0
 
     def __init__(
         self,

@@ -157,10 +157,12 @@ __device__ __forceinline__ void stream_tokens(const StreamArgs& args, Ring<Weigh
     const bf16* from = gemm.x;
     if (has) from += (gemm.rows ? gemm.rows[position] : position) * gemm.matrix.gemm.x_stride;
     if (item.gemm > 0) wait_for_tile(args, item.tile);
+    __syncwarp();  // all lanes have seen the tile's counter, which its last item sets back
 #pragma unroll 1
     for (int column = 0; column < inputs; column += Weights::kColumns) {
       const uint32_t full = ring.full(), bytes = min(Weights::kColumns, inputs - column) * 2;
       mbarrier_wait(ring.empty(), ring.parity ^ 1);
+      __syncwarp();  // and the stage's parity, which changes twice before it is theirs again
       if (lane == 0) mbarrier_arrive_expect(full, (item.end - item.first) * bytes);
       if (has) bulk_load(own + ring.at(), from + column, bytes, full, kEvictNormal);
       ring.advance();
@@ -171,9 +173,9 @@ __device__ __forceinline__ void stream_tokens(const StreamArgs& args, Ring<Weigh
 // Count a warp's rows of an item as stored; the tile's last leaves zero.
 __device__ __forceinline__ void report(const StreamArgs& args, int tile) {
   fence_async();
-  __threadfence();
   __syncwarp();
   if (threadIdx.x % 32) return;
+  __threadfence();  // behind the other lanes' stores, which the barrier above orders
   const unsigned before = atomicAdd(args.progress + tile, 1u);
   if (before + 1 == args.warps(0) + args.warps(1)) args.progress[tile] = 0;
 }

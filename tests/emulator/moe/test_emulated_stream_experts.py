@@ -23,6 +23,7 @@ from wisp_plan.memory.buffers.moe import moe
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.ffn import Activation, has_gate
+from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.cuda.moe.plan import Tile
 from wisp_runtime.ops.protocol.moe import ExpertWeights
 
@@ -149,6 +150,14 @@ def test_others_are_multiplied_by_the_portable_kernels(
     found = layer.multiply(hopper, x, width=width)
     assert len(hopper.launches) == 2
     assert same(found, layer.multiply(EmulatedGpu(), x, width=width))
+
+
+def test_beside_other_processes_no_block_waits_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context_prefetch, "co_running_processes", lambda index: 1)
+    layer, x, hopper = Layer("mxfp4"), tokens_of(8), EmulatedGpu(hardware="hopper")
+    found = layer.multiply(hopper, x)
+    assert len(hopper.launches) == 2
+    assert same(found, layer.multiply(EmulatedGpu(), x))
 
 
 def test_a_counter_of_every_tile_is_declared() -> None:

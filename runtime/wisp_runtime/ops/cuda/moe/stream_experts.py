@@ -9,6 +9,7 @@ import numpy as np
 
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_runtime.batch import Array
+from wisp_runtime.ops.cuda.device import context_prefetch
 from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import remember
 from wisp_runtime.ops.cuda.device.gpu import Gpu
@@ -47,6 +48,9 @@ class _Launch:
 class StreamExperts:
     """Multiply tokens by both matrices of their experts; the results are those of the portable kernels.
 
+    Blocks wait for each other, so all must be resident: a process that finds others beside it under MPS when
+    it starts leaves the kernel out. Two such kernels at once could each hold a part of the GPU for good.
+
     Args:
         device: the GPU.
     """
@@ -54,10 +58,11 @@ class StreamExperts:
     def __init__(self, device: Gpu) -> None:
         self._device, self._workspace = device, device.workspace
         self._launches: dict[Any, _Launch] = {}
+        self._is_alone = not context_prefetch.co_running_processes(device.index)
 
     def takes(self, into: ExpertMatrices, down: ExpertMatrices, tokens: int, tile: Tile) -> bool:
-        """Say whether such experts have the kernel, and it is the faster one for ``tokens``, N."""
-        if tokens > MAX_STREAM_TOKENS or tile != Tile(STREAM_TOKENS):
+        """Return whether such experts have the kernel, and it is the faster one for ``tokens``, N."""
+        if not self._is_alone or tokens > MAX_STREAM_TOKENS or tile != Tile(STREAM_TOKENS):
             return False
         sizes = into.first.outputs, into.first.inputs, down.first.outputs, down.first.inputs
         packed = _packed(into.first)
