@@ -112,7 +112,8 @@ class ServeConfig:
         False,
         "Batch-invariant tokens: a request's do not depend on other requests. Requires a Hopper GPU, "
         f"--max-concurrent up to {STEP_SEQUENCES}, and --block-tokens a multiple of {STEP_BLOCK_TOKENS}. "
-        "Decode steps of a model without a persistent decode kernel take the general path, more slowly.",
+        "Models without a batch-invariant persistent kernel (mixtures, hybrids, gpt-oss) take the general "
+        "path in all decode steps; its cost was not measured.",
     )
     generation_config: GenerationDefaults = choice(
         ("auto", "none"),
