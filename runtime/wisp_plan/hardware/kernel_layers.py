@@ -1,7 +1,7 @@
-"""Layers that GPUs have no kernels for yet; the CPU computes all of them.
+"""Refusal of layers and sizes that no GPU has kernels for; the CPU computes all of them.
 
-Where a kernel is added, its line here is removed: until then a start on a GPU, ``wisp fit`` and the operator
-refuse such a model in one sentence, before a weight is read.
+No layer is listed today. A new one whose kernels come later gets a line here until they are there: a start on
+a GPU, ``wisp fit`` and the operator refuse such a model in one sentence, before a weight is read.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from wisp_plan.spec.model import ModelSpec
 HasPart = Callable[[LayerSpec], bool]
 
 WITHOUT_KERNELS: dict[str, HasPart] = {}
-"""What lacks kernels, for people, and whether a layer has it."""
+"""Name of each part of a layer that lacks kernels, as messages have it, and the check that a layer has it."""
 
 
 def missing_kernels(spec: ModelSpec) -> tuple[str, ...]:
-    """Return what a model has that GPUs lack kernels for, for people."""
+    """Return the parts of a model that GPUs lack kernels for, by their names in messages."""
     layers = [group.spec for group in spec.groups()]
     return tuple(name for name, is_in in WITHOUT_KERNELS.items() if any(map(is_in, layers)))
 

@@ -149,7 +149,7 @@ def test_several_files_and_folders_are_checked_in_their_order(folder, tmp_path):
         (
             "head_dim",
             320,
-            "for the sizes of this LlamaForCausalLM: head_dim is 320, over 256.",
+            "for the sizes of this LlamaForCausalLM: heads of attention have 320 channels, over 256.",
         ),
     ],
 )

@@ -126,7 +126,7 @@ def test_too_little_memory_is_a_verdict_with_numbers_and_a_remedy(folder):
         ({"architectures": ["MysteryForCausalLM"]}, "Unsupported", "MysteryForCausalLM"),
         ({"hidden_size": 128}, "Unknown", "model.safetensors"),  # other weights than the config promises
         ({"hidden_size": "wide"}, "Unsupported", "hidden_size"),
-        ({"head_dim": 320}, "Unsupported", "head_dim is 320, over 256"),
+        ({"head_dim": 320}, "Unsupported", "heads of attention have 320 channels, over 256"),
     ],
 )
 def test_a_model_that_cannot_run_says_why(folder, change, expect, words):

@@ -28,11 +28,11 @@ def test_gpus_have_kernels_for_every_published_shape(shape):
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ({"head_size": 136}, "mamba_head_dim is 136, no multiple of 8 up to 128"),
-        ({"head_size": 60}, "mamba_head_dim is 60, no multiple of 8 up to 128"),
-        ({"state_size": 264}, "ssm_state_size is 264, no multiple of 8 up to 256"),
-        ({"heads": 12}, "mamba_num_heads is 12, no multiple of 8"),
-        ({"kernel": 3}, "conv_kernel is 3, not 4"),
+        ({"head_size": 136}, "heads of Mamba-2 have 136 channels, over 128"),
+        ({"head_size": 60}, "heads of Mamba-2 have 60 channels, no multiple of 8"),
+        ({"state_size": 264}, "states of Mamba-2 have 264 channels, over 256"),
+        ({"heads": 12}, "Mamba-2 has 12 heads, no multiple of 8"),
+        ({"kernel": 3}, "convolutions of Mamba-2 have 3 taps, not 4"),
         ({"heads": 136, "head_size": 128}, "norms of Mamba-2 have 17408 channels, over 16384"),
         ({"state_dtype": "bf16"}, "states of Mamba-2 are bf16, not float32"),
     ],

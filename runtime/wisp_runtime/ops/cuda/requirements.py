@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wisp_plan.hardware.kernel_layers import missing_kernels
-from wisp_plan.hardware.kernel_limits import excessive_sizes
+from wisp_plan.errors import LayersUnsupported
+from wisp_plan.hardware.kernel_layers import require_kernels
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.errors import ConfigError, ModelUnsupported
 
@@ -17,7 +17,7 @@ def require_model(spec: ModelSpec, block_tokens: int) -> None:
     """
     if block_tokens % 8:
         raise ConfigError(f"--block-tokens {block_tokens}: must be a multiple of 8 on a GPU, such as 16.")
-    if problems := (*missing_kernels(spec), *excessive_sizes(spec)):
-        raise ModelUnsupported(
-            f"no kernel for this model: {'; '.join(problems)}. Serve it with --device cpu."
-        )
+    try:
+        require_kernels(spec)
+    except LayersUnsupported as error:
+        raise ModelUnsupported(error.message) from None

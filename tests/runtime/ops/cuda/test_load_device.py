@@ -182,11 +182,11 @@ def test_settings_that_no_card_could_satisfy_are_settings_errors():
 @pytest.mark.parametrize(
     ("sizes", "says"),
     [
-        ({"head_size": 100}, "head_dim is 100, no multiple of 8; rotated channels is 100"),  # OpenLLaMA 3B
-        ({"head_size": 320}, "head_dim is 320, over 256"),
+        ({"head_size": 100}, "have 100 channels, no multiple of 8; RoPE is applied to 100"),  # OpenLLaMA 3B
+        ({"head_size": 320}, "heads of attention have 320 channels, over 256"),
         ({"heads": 32, "kv_heads": 1}, "32 query heads are more than 16 times 1 KV heads"),
-        ({"vocab": (1 << 18) + 1}, "vocab_size is 262145, over 262144"),
-        ({"inner": 14340}, "intermediate_size is 14340, no multiple of 8"),
+        ({"vocab": (1 << 18) + 1}, "the vocabulary has 262145 tokens, over 262144"),
+        ({"inner": 14340}, "an MLP has 14340 channels, no multiple of 8"),
     ],
 )
 def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, says):
@@ -200,17 +200,17 @@ def test_sizes_that_no_kernel_takes_are_refused_before_a_weight_is_read(sizes, s
 
 def test_layers_that_no_gpu_has_kernels_for_are_refused_before_a_weight_is_read(monkeypatch):
     monkeypatch.setitem(kernel_layers.WITHOUT_KERNELS, "layers of tomorrow", lambda _: True)
-    with pytest.raises(ModelUnsupported, match=r"layers of tomorrow\. Serve it with --device cpu"):
+    with pytest.raises(ModelUnsupported, match=r"layers of tomorrow, which Llama.*--device cpu"):
         requirements.require_model(LLAMA, 16)
 
 
 @pytest.mark.parametrize(
     ("router", "inner", "says"),
     [
-        (RouterSpec(640, 8), 768, "640 experts of a mixture are over 512"),
-        (RouterSpec(64, 33), 768, "33 chosen of a mixture are over 32"),
+        (RouterSpec(640, 8), 768, "a mixture has 640 experts, over 512"),
+        (RouterSpec(64, 33), 768, "a mixture has 33 chosen experts, over 32"),
         (RouterSpec(12, 2, groups=12, chosen_groups=2), 768, "12 experts in 12 groups"),
-        (RouterSpec(64, 8), 100, "moe_intermediate_size is 100, no multiple of 8"),
+        (RouterSpec(64, 8), 100, "experts have 100 channels, no multiple of 8"),
     ],
 )
 def test_mixtures_that_no_kernel_takes_are_refused_before_a_weight_is_read(router, inner, says):
@@ -226,7 +226,7 @@ def test_every_layers_size_is_checked_and_each_problem_named_once():
     (layer,) = set(LLAMA.layers)
     odd = replace(layer, ffn=replace(layer.ffn, inner=100))
     problems = excessive_sizes(replace(LLAMA, layers=(odd, layer, odd)))
-    assert problems == ("intermediate_size is 100, no multiple of 8",)
+    assert problems == ("an MLP has 100 channels, no multiple of 8",)
 
 
 def test_blocks_that_no_kernel_takes_are_refused_on_a_gpu():
