@@ -144,6 +144,7 @@ class Pool:
         """Return the number of sequences of ``tokens`` tokens that fit at a time.
 
         A step's tokens are shared: while one sequence fills the blocks of a prompt's step, the others decode.
+        For layers with windows that is an upper bound, in steady state; admission checks blocks itself.
         """
         first = self.group.sequence_blocks(tokens, block_tokens, max_step_tokens)
         others = (self.blocks - first) // self.group.decode_blocks(tokens, block_tokens)

@@ -182,15 +182,6 @@ def open_target(options: TargetOptions, wrap: Callable[[Device], Device] = lambd
     return Target(options, spec, ops, fit, runner, limits, made[1])
 
 
-def stored_as(spec: ModelSpec, quantization: str) -> ModelSpec:
-    """Return ``spec`` as if a checkpoint stored it in a packed format that nothing is rounded to."""
-    scheme = _SCHEMES.get(quantization)
-    if scheme is None:
-        return spec
-    rules = Rule(LayerNames(_UNQUANTIZED), None), Rule(LayerNames((EVERY_LAYER,)), scheme)
-    return replace(spec, quantization=Quantization(scheme.arrangement, rules))
-
-
 _UNQUANTIZED = ("lm_head", "in_proj_a", "in_proj_b", "in_proj_ba", "shared_expert_gate")
 """Layers that quantized checkpoints leave in bf16."""
 
@@ -206,6 +197,15 @@ _SCHEMES = {
     for has_zeros in (False, True)
     if has_zeros or group != INT4_GROUPS[0]
 }
+
+
+def stored_as(spec: ModelSpec, quantization: str) -> ModelSpec:
+    """Return ``spec`` as if a checkpoint stored it in a packed format that nothing is rounded to."""
+    scheme = _SCHEMES.get(quantization)
+    if scheme is None:
+        return spec
+    rules = Rule(LayerNames(_UNQUANTIZED), None), Rule(LayerNames((EVERY_LAYER,)), scheme)
+    return replace(spec, quantization=Quantization(scheme.arrangement, rules))
 
 
 def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:

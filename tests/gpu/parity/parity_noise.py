@@ -19,9 +19,9 @@ import torch
 from parity_compare import MIN_COSINE
 
 SAMPLES = 8
-MAX_MEDIAN, MIN_MEDIAN_ROWS = 1.5, 16
-MAX_OF_MOST, MOST, MIN_MOST_ROWS = 3.0, 0.99, 200
-MAX_OF_ROW, MAX_OF_WORST = 20.0, 2.0
+MAX_MEDIAN_RATIO, MIN_MEDIAN_ROWS = 1.5, 16
+MAX_TYPICAL_RATIO, TYPICAL_SHARE, MIN_TYPICAL_ROWS = 3.0, 0.99, 200
+MAX_ROW_RATIO, MAX_WORST_RATIO = 20.0, 2.0
 
 
 def distances(found: Any, expected: Any) -> Any:
@@ -41,13 +41,13 @@ def noise_faults(ours: Any, samples: list[Any]) -> list[str]:
     noise = torch.stack(samples).max(0).values
     ratios = ours / noise.clamp_min(floor)
     faults = []
-    limit = torch.maximum(MAX_OF_ROW * noise, MAX_OF_WORST * noise.max()).clamp_min(floor)
+    limit = torch.maximum(MAX_ROW_RATIO * noise, MAX_WORST_RATIO * noise.max()).clamp_min(floor)
     if bool((ours > limit).any()):
         row = int((ours / limit).argmax())
         faults.append(f"row {row} is {float(ours[row]):.3g} off, its noise is {float(noise[row]):.3g}")
-    if len(ours) >= MIN_MEDIAN_ROWS and float(ratios.median()) > MAX_MEDIAN:
+    if len(ours) >= MIN_MEDIAN_ROWS and float(ratios.median()) > MAX_MEDIAN_RATIO:
         faults.append(f"the median row is off by {float(ratios.median()):.2f} times its noise")
-    share = float((ratios > MAX_OF_MOST).double().mean())
-    if len(ours) >= MIN_MOST_ROWS and share > 1 - MOST:
-        faults.append(f"{share:.1%} of rows are off by more than {MAX_OF_MOST:g} times their noise")
+    share = float((ratios > MAX_TYPICAL_RATIO).double().mean())
+    if len(ours) >= MIN_TYPICAL_ROWS and share > 1 - TYPICAL_SHARE:
+        faults.append(f"{share:.1%} of rows are off by more than {MAX_TYPICAL_RATIO:g} times their noise")
     return faults

@@ -34,7 +34,7 @@ class Mixture:
         return copied
 
     def joins_shared(self, experts: ExpertWeights, tokens: int) -> bool:  # noqa: ARG002
-        """Say no: the shared expert's result comes with ``added``."""
+        """Return False: the shared expert's result comes with ``added``."""
         return False
 
     def route(

@@ -77,7 +77,7 @@ class MoeOps(Protocol):
         ...
 
     def joins_shared(self, experts: ExpertWeights, tokens: int) -> bool:
-        """Say whether :meth:`mixture` multiplies the shared expert beside the others and adds its result.
+        """Return whether :meth:`mixture` multiplies the shared expert beside the others and adds its result.
 
         Args:
             experts: weights, with those of the shared expert.

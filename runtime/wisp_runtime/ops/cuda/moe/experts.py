@@ -78,7 +78,7 @@ class Experts:
         return known[1]
 
     def joins_shared(self, experts: ExpertWeights) -> bool:
-        """Say whether the shared expert's matrices lie behind the others', and are of their kind."""
+        """Return whether the shared expert's matrices lie behind the others', and are of their kind."""
         known = self._joined.get(id(experts))
         if known is None or known[0] is not experts:
             known = self._joined[id(experts)] = experts, self._lies_behind(experts)

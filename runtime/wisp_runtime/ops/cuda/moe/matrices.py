@@ -40,7 +40,7 @@ class ExpertMatrices:
         return cls(first, len(matrices), distance)
 
     def is_followed_by(self, matrix: Matrix) -> bool:
-        """Say whether a matrix is of the same kind, and lies where another expert's would."""
+        """Return whether a matrix is of the same kind, and lies where another expert's would."""
         address = self.first.storage.data.ptr + self.count * self.distance_bytes
         return bool(matrix.storage.data.ptr == address) and kind_of(matrix) == kind_of(self.first)
 

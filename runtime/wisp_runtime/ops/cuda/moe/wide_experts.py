@@ -30,7 +30,7 @@ _RESULTS = "moe.outputs"  # nobody needs the tokens in their order when the resu
 
 
 def are_wide(experts: ExpertWeights) -> bool:
-    """Say whether Hopper's kernel multiplies such weights."""
+    """Return whether Hopper's kernel multiplies such weights."""
     is_plain = all(isinstance(each[0], PackedMatrix) for each in (experts.gate_up, experts.down))
     return is_plain and experts.activation == "silu"
 
