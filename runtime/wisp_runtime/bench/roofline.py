@@ -202,4 +202,15 @@ def phase_bytes(
     return phases
 
 
-_PHASE_OF = {".qkv.": "qkv", ".output.": "output", ".gate_up.": "gate/up", ".down.": "down"}
+_PHASE_OF = {
+    ".experts.": "experts",
+    ".from_latent.": "experts",
+    ".qkv.": "qkv",
+    ".qkvz.": "mixer input",
+    ".gates.": "mixer input",
+    ".input.": "mixer input",
+    ".output.": "output",
+    ".gate_up.": "gate/up",
+    ".up.": "gate/up",
+    ".down.": "down",
+}  # the first that a weight's name contains

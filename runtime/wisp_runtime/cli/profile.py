@@ -67,7 +67,8 @@ def command(**options: Any) -> None:
     thread block.
 
     Each kernel runs alone between two CUDA events, so the sum exceeds the step's time as served, where
-    kernels overlap; that time is measured too and shown below. On the CPU, ops are timed instead of kernels.
+    kernels overlap; that time is measured too and shown below. On the CPU, ops are timed instead of kernels:
+    they never overlap, and the time as served has the work between them as well.
     """
     with reported_failures():
         _run(options)

@@ -148,8 +148,8 @@ def test_every_launch_lies_between_two_events_and_no_graph_is_replayed(gpu_event
             device.sampler.launch()
     assert device.sampler.vocab == 11
     assert [(span.phase, span.name) for span in spans] == [
-        ("output", "linear"),
-        ("output", "linear_sum"),
+        ("linear", "linear"),
+        ("linear", "linear_sum"),
         ("sampling", "linear"),
     ]
     assert {span.ms for span in spans} == {0.001}

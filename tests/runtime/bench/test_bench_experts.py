@@ -58,7 +58,7 @@ def test_a_long_prompt_reads_all_experts_and_multiplies_with_those_of_each_token
     attention = 47 * 7900 * 7901 / 2 * 4 * 4096
     assert bound == pytest.approx((2 * 7900 * active + attention) / H200.flops_per_s, rel=0.03)
     phases = phase_bytes(QWEN, weights="bf16", kv="bf16", batch=1, context=512)
-    assert phases["down"] == pytest.approx(2 * 48 * 8 * 768 * 2048, rel=1e-6)
+    assert phases["experts"] == pytest.approx(2 * 48 * 8 * 3 * 768 * 2048, rel=1e-6)
 
 
 def test_a_decode_step_s_row_has_the_experts_hit_and_what_uniform_routing_hits(tmp_path):

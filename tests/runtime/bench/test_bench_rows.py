@@ -257,25 +257,31 @@ class Ops:
     def swiglu(self, x):
         return x * 2
 
+    def delta_net(self, x):
+        return x
+
     def from_host(self, x):
         return x
 
 
-def test_traced_ops_assign_plain_gemms_to_their_phases():
+def test_traced_ops_assign_plain_gemms_to_the_part_of_the_layer_before_them():
     tracer = Tracer(HostClock(), sees_kernels=False)
     ops = TracedOps(Ops(), tracer)
     assert ops.linear(1) == 2  # outside a step nothing is recorded
     with tracer.step() as spans:
         results = [
             ops.linear(1),
+            ops.delta_net(3),
+            ops.linear(1),
+            ops.delta_net(3),
             ops.linear(1),
             ops.swiglu(3),
             ops.linear(1),
-            ops.linear(1),
             ops.from_host(9),
         ]
-    assert results == [2, 2, 6, 2, 2, 9]
-    assert [span.phase for span in spans] == ["output", "down", "gate/up", "output", "down"]
+    assert results == [2, 3, 2, 3, 2, 6, 2, 9]
+    phases = ["linear", "recurrence", "output", "recurrence", "output", "gate/up", "down"]
+    assert [span.phase for span in spans] == phases
     assert ops.device == "cpu"
 
 

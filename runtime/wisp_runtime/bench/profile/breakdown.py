@@ -40,12 +40,14 @@ class Profile:
         layers: layers of the model.
         timings: kernels by phase in a step's order, the longest of a phase first.
         served_us: the same step as served, not traced; None if it was not measured.
+        has_kernels: whether a GPU's kernels were timed; otherwise a CPU's ops.
     """
 
     title: str
     layers: int
     timings: tuple[KernelTiming, ...]
     served_us: float | None = None
+    has_kernels: bool = True
 
     @property
     def us(self) -> float:
@@ -61,7 +63,13 @@ class Profile:
 
 
 def summarize(
-    title: str, layers: int, traced: Sequence[Iterable[Span]], needed: dict[str, int], served_us: float | None
+    title: str,
+    layers: int,
+    traced: Sequence[Iterable[Span]],
+    needed: dict[str, int],
+    served_us: float | None,
+    *,
+    has_kernels: bool = True,
 ) -> Profile:
     """Make a profile of traced steps: each kernel's median over the steps.
 
@@ -71,6 +79,7 @@ def summarize(
         traced: spans of each step.
         needed: bytes that each phase must read in a step.
         served_us: time of the step as served, if known.
+        has_kernels: see :class:`Profile`.
     """
     steps: list[dict[tuple[str, str], list[float]]] = []
     for spans in traced:
@@ -89,7 +98,7 @@ def summarize(
         for phase, kernel in sorted({key for step in steps for key in step})
     ]
     timings.sort(key=lambda timing: (ORDER.index(timing.phase), -timing.us))
-    return Profile(title, layers, tuple(timings), served_us)
+    return Profile(title, layers, tuple(timings), served_us, has_kernels)
 
 
 def rows_of(profile: Profile, target: Target, *, batch: int, context: int) -> Iterator[Row]:
@@ -105,9 +114,15 @@ def rows_of(profile: Profile, target: Target, *, batch: int, context: int) -> It
 
 
 def show(profile: Profile, ceiling: Ceiling | None) -> str:
-    """Return a profile as a table; a phase's bandwidth and lower bound follow its first kernel."""
-    heads = ("launches", "us a step", "us each", "share", "GB/s", "bound us")
-    lines = [profile.title, f"{'phase':<11} {'kernel':<26} " + " ".join(f"{head:>9}" for head in heads)]
+    """Return a profile as a table; a phase's bandwidth and lower bound follow its first kernel.
+
+    Columns that nothing is known for are left out.
+    """
+    has_bytes = any(timing.needed_bytes for timing in profile.timings)
+    what, count = ("kernel", "launches") if profile.has_kernels else ("op", "calls")
+    heads = [count, "us a step", "us each", "share"]
+    heads += ["GB/s", *(["bound us"] if ceiling else [])] if has_bytes else []
+    lines = [profile.title, f"{'phase':<11} {what:<26} " + " ".join(f"{head:>9}" for head in heads)]
     shown: set[str] = set()
     for timing in profile.timings:
         is_first = timing.phase not in shown
@@ -115,12 +130,17 @@ def show(profile: Profile, ceiling: Ceiling | None) -> str:
         cells = [f"{timing.launches}", f"{timing.us:.1f}", f"{timing.us / max(timing.launches, 1):.2f}"]
         cells.append(f"{100 * timing.us / (profile.us or 1):.1f} %")
         if timing.needed_bytes and is_first:
-            cells.append(f"{timing.needed_bytes / profile.phases()[timing.phase] / 1e3:.0f}")
+            cells.append(_speed(timing.needed_bytes / (profile.phases()[timing.phase] or 1) / 1e3))
             cells += [f"{1e6 * timing.needed_bytes / ceiling.bytes_per_s:.1f}"] if ceiling else []
         phase = timing.phase if is_first else ""
         lines.append(f"{phase:<11} {timing.kernel:<26} " + " ".join(f"{cell:>9}" for cell in cells))
     launches = sum(timing.launches for timing in profile.timings)
     lines.append(f"{'sum':<11} {'':<26} {launches:>9} {profile.us:>9.1f}")
     if profile.served_us is not None:
-        lines.append(f"as served (kernels overlap; sampling, host work included): {profile.served_us:.1f} us")
+        overlap = "kernels overlap; " if profile.has_kernels else ""
+        lines.append(f"as served ({overlap}sampling, host work included): {profile.served_us:.1f} us")
     return "\n".join(lines)
+
+
+def _speed(gb_per_s: float) -> str:
+    return f"{gb_per_s:.0f}" if gb_per_s >= 10 else f"{gb_per_s:.2f}"

@@ -69,7 +69,9 @@ def profile_step(options: TargetOptions, step: Step) -> tuple[Profile, Target]:
         traced = trace(target, tracer, step)
     served_us = _served_us(target, step)
     title = f"{options.shape}: {step.title}"
-    return summarize(title, len(target.spec.layers), traced, _needed_bytes(target, step), served_us), target
+    needed, has_kernels = _needed_bytes(target, step), target.ops.device == "cuda"
+    layers = len(target.spec.layers)
+    return summarize(title, layers, traced, needed, served_us, has_kernels=has_kernels), target
 
 
 def profile_persistent_step(options: TargetOptions, step: Step) -> tuple[str, list[Interval], Target] | None:

@@ -10,18 +10,23 @@ COLOURS = {
     "embedding": "#8d99ae",
     "norm": "#b8c0ca",
     "qkv": "#1d6fa5",
-    "router": "#7a5195",
     "rope + KV": "#7fb8d8",
     "attention": "#d1495b",
+    "mixer input": "#3d5a80",
+    "convolution": "#98c1d9",
+    "recurrence": "#ee6c4d",
     "output": "#2a9d8f",
+    "router": "#7a5195",
+    "experts": "#bc5090",
     "gate/up": "#edae49",
     "down": "#c98b1b",
+    "linear": "#5f7a61",
     "head": "#6a4c93",
     "sampling": "#b392ac",
     "other": "#555555",
 }
-_PALE = {"norm", "rope + KV", "gate/up", "sampling"}
-_OF_A_LAYER = ("norm", "qkv", "rope + KV", "attention", "output", "gate/up", "down")
+_PALE = {"norm", "rope + KV", "convolution", "gate/up", "sampling"}
+_OUTSIDE_LAYERS = ("embedding", "head", "sampling", "other")
 _WIDTH, _LEFT, _BAR, _LINE = 960, 20, 44, 20
 _MIN_LABEL_WIDTH = 60
 
@@ -29,14 +34,14 @@ _MIN_LABEL_WIDTH = 60
 def render(profile: Profile) -> str:
     """Return the chart as the text of an SVG file."""
     phases = profile.phases()
-    layer = {phase: us / profile.layers for phase, us in phases.items() if phase in _OF_A_LAYER}
+    layer = {phase: us / profile.layers for phase, us in phases.items() if phase not in _OUTSIDE_LAYERS}
     height = 175 + 2 * _BAR + _LINE * len(phases)
     elements = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" '
         f'viewBox="0 0 {_WIDTH} {height}" font-family="sans-serif" font-size="13">',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
         text(_LEFT, 28, profile.title, size=16),
-        *_bar(60, f"a step: {profile.us:,.0f} µs of kernels", phases),
+        *_bar(60, f"a step: {profile.us:,.0f} µs of {'kernels' if profile.has_kernels else 'ops'}", phases),
         *_bar(60 + _BAR + 50, f"a layer: {sum(layer.values()):,.1f} µs, the mean of {profile.layers}", layer),
         *_legend(60 + 2 * (_BAR + 50), phases, profile.us),
         "</svg>",

@@ -2,7 +2,7 @@
 
 :class:`TracedOps` wraps the device's ops and assigns each to a phase of the layer. On a GPU every launch gets
 a CUDA event before and after it; that keeps kernels from overlapping, so the sum exceeds the step's time as
-served.
+served. On the CPU ops run one after another, so the sum is that time without the work between them.
 """
 
 from __future__ import annotations
@@ -22,17 +22,40 @@ PHASES = {
     "rmsnorm": "norm",
     "add_rmsnorm": "norm",
     "project_qkv": "qkv",
+    "project_gated_qkv": "qkv",
     "paged_attention": "attention",
+    "gate_heads": "attention",
+    "project_delta_net": "mixer input",
+    "project_mamba": "mixer input",
+    "delta_net": "recurrence",
+    "mamba": "recurrence",
     "gather_rows": "output",
     "swiglu": "gate/up",
+    "scaled_swiglu": "gate/up",
+    "geglu": "gate/up",
+    "relu2": "gate/up",
+    "route": "router",
+    "mixture": "experts",
+    "from_latent": "experts",
+    "combined": "experts",
     "logits": "head",
     "sample": "sampling",
+    "linear": "linear",
+    "scale": "other",
+    "add_scaled": "other",
+    "copy_slot": "other",
 }
-_LINEAR_PHASES = ("output", "down")  # a layer's plain GEMMs, in order
+"""Phase of each op that computes; a device's other methods allocate, convert or report."""
+
+_LINEAR_PHASES = {
+    **dict.fromkeys(("paged_attention", "gate_heads", "gather_rows", "delta_net", "mamba"), "output"),
+    **dict.fromkeys(("swiglu", "scaled_swiglu", "geglu", "relu2"), "down"),
+}  # phase of a plain GEMM by the op before it, whose result it multiplies
 _KERNEL_PHASES = {
     "rope_write_kv": "rope + KV",
     "rope_write_kv_narrow": "rope + KV",
     **{f"quantize_kv_{name}": "rope + KV" for name in KV_FORMATS},
+    "causal_conv": "convolution",
 }  # launched inside an op of another phase
 ORDER = (
     "embedding",
@@ -40,9 +63,15 @@ ORDER = (
     "qkv",
     "rope + KV",
     "attention",
+    "mixer input",
+    "convolution",
+    "recurrence",
     "output",
+    "router",
+    "experts",
     "gate/up",
     "down",
+    "linear",
     "head",
     "sampling",
     "other",
@@ -109,12 +138,12 @@ class Tracer:
         self.clock, self.sees_kernels = clock, sees_kernels
         self._phase = "other"
         self._marks: list[tuple[str, str, Any, Any]] | None = None
-        self._gemms = 0
+        self._last_op = ""
 
     @contextmanager
     def step(self) -> Iterator[list[Span]]:
         """Collect inside the block; the list is filled when it ends."""
-        self._marks, self._gemms = [], 0
+        self._marks, self._last_op = [], ""
         spans: list[Span] = []
         self.clock.prepare()
         try:
@@ -142,10 +171,8 @@ class Tracer:
             self._phase = before
 
     def _phase_of(self, op: str) -> str:
-        if op == "linear":
-            self._gemms += 1
-            return _LINEAR_PHASES[(self._gemms - 1) % len(_LINEAR_PHASES)]
-        return PHASES[op]
+        before, self._last_op = self._last_op, op
+        return _LINEAR_PHASES.get(before, PHASES[op]) if op == "linear" else PHASES[op]
 
 
 class TracedDevice:
@@ -173,7 +200,7 @@ class TracedOps:
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._traced_ops, name)
-        if name not in PHASES and name != "linear":
+        if name not in PHASES:
             return attribute
 
         def traced(*args: Any, **keywords: Any) -> Any:
