@@ -43,6 +43,11 @@ def test_every_command_named_can_be_loaded():
         assert CliRunner().invoke(main, [name, "--help"]).exit_code == 0
 
 
+def test_serve_says_that_a_model_may_be_a_gguf_file():
+    said = CliRunner().invoke(main, ["serve", "--help"]).output
+    assert "MODEL is a directory or a GGUF file, file://PATH of one," in said
+
+
 @pytest.mark.parametrize("group", [[], ["kernels"], ["bench"]])
 def test_every_command_has_a_one_sentence_summary(group):
     listing = CliRunner().invoke(main, [*group, "--help"], terminal_width=80).output

@@ -96,11 +96,12 @@ def check_rounding(spec: ModelSpec, request: str) -> None:
     for rule in spec.quantization.rules:
         packed = packed_scheme(rule.scheme) if rule.scheme is not None else None
         if rule.scheme is not None and (packed is None or packed.name.partition("_")[0] != request):
+            kind = rule.scheme.block_type or rule.scheme.kind
+            names = ", ".join(dict.fromkeys((spec.quantization.method, kind)))
             raise RequestInvalid(
                 f"quantization (--quantization): {request}, but the checkpoint is quantized already "
-                f"({spec.quantization.method}, {rule.scheme.block_type or rule.scheme.kind}), and would lose "
-                "more. Set it to auto, which holds it as stored, to bf16, or choose the model's unquantized "
-                "checkpoint."
+                f"({names}), and would lose more. Set it to auto, which holds it as stored, to bf16, or "
+                "choose the model's unquantized checkpoint."
             )
 
 

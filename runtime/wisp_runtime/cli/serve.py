@@ -56,7 +56,7 @@ def option_of(setting: Field[Any]) -> click.Option:
 def serve(model: str, **settings: Any) -> None:
     """Serve MODEL behind the OpenAI API.
 
-    MODEL is a directory, file://DIR, hf://ORG/NAME, or s3://BUCKET/PREFIX.
+    MODEL is a directory or a GGUF file, file://PATH of one, hf://ORG/NAME, or s3://BUCKET/PREFIX.
     """
     try:
         check_environment()

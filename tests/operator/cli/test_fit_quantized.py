@@ -151,7 +151,7 @@ def test_the_table_shows_the_formats_and_their_scales(checkpoint, kernels):
         # a quantized one: never another format
         (FP8, ["--max-context", "98304"], 1, f"free; fits with {KV_FP8}, or maxContext "),
         (FP8, ["--max-context", "57344", "--quantization", "bf16"], 1, "fits with quantization: auto, or kv"),
-        (FP8, ["--quantization", "int4"], 2, "the checkpoint is quantized already (fp8, fp8)"),
+        (FP8, ["--quantization", "int4"], 2, "the checkpoint is quantized already (fp8)"),
         (FP8, ["--quantization", "fp8"], 0, "with weights in fp8_block"),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_quantized_checkpoint_is_held_as_it_is_stored(spec_of, request_, forma
 def test_a_quantized_checkpoint_is_not_rounded_again_and_fits_as_it_is_stored(spec_of):
     spec = replace(spec_of("llama-3-8b"), quantization=Quantization("fp8", (Rule(ALL_LAYERS, _FP8),)))
     request = request_of(quantization="int4", formats_available=tuple(PACKED_FORMATS))
-    with pytest.raises(RequestInvalid, match=r"int4, but the checkpoint is quantized already \(fp8, fp8\)"):
+    with pytest.raises(RequestInvalid, match=r"int4, but the checkpoint is quantized already \(fp8\)"):
         on("l4", spec, request)
     remedies = on("t4", spec, replace(request, quantization="bf16")).remedies
     assert remedies[0].text == "quantization: auto"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from wisp_plan.checkpoint.header import TensorInfo
+from wisp_plan.errors import RequestInvalid
 from wisp_plan.memory.loading import GPU_CHUNK_BYTES
 from wisp_plan.quantization.config import stored_format
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
@@ -12,7 +13,7 @@ from wisp_plan.quantization.packed_format import MAX_COLUMNS, PACKED_FORMATS
 from wisp_plan.quantization.packed_scheme import packed_scheme
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.weight import WeightSource, WeightSpec, stacked
-from wisp_plan.weights.held import describe_held, held_format, held_name, held_weights, hold
+from wisp_plan.weights.held import check_rounding, describe_held, held_format, held_name, held_weights, hold
 from wisp_plan.weights.layout import held_bytes
 from wisp_plan.weights.stored import spec_as_stored
 
@@ -51,6 +52,16 @@ HELD_AS = [
 def test_a_scheme_has_a_packed_format_where_nothing_is_lost(scheme, packed):
     held = packed_scheme(scheme)
     assert (held.name if held else None) == packed
+
+
+@pytest.mark.parametrize(
+    ("method", "scheme", "names"),
+    [("mxfp4", Scheme("mxfp4", "mxfp4", 1, 32, is_packed=True), "mxfp4"), ("gptq", GPTQ, "gptq, int4")],
+)
+def test_a_refusal_to_round_again_names_method_and_format_once_where_equal(spec_of, method, scheme, names):
+    spec = replace(spec_of("llama-3-8b"), quantization=Quantization(method, (Rule(LAYERS, scheme),)))
+    with pytest.raises(RequestInvalid, match=rf"is quantized already \({names}\), and would lose more"):
+        check_rounding(spec, "fp8")
 
 
 def projection(rows=256, columns=512, scheme=None, role="projection"):
