@@ -1,4 +1,4 @@
-"""Read and write amounts of bytes: ``512MiB``, ``24Gi``, ``17.1 GiB``.
+"""Read and write amounts of bytes: ``512MiB``, ``24Gi``, ``17.1 GiB``; write numbers of things.
 
 Both families of units are read (``K M G T`` with or without ``B`` are powers of 1000, ``Ki Mi Gi Ti`` of
 1024, as in Kubernetes quantities); only the binary ones are written.
@@ -31,6 +31,11 @@ def parse_size(text: str) -> int:
         raise SizeInvalid(f"'{text}' is not an amount of bytes. Write for example 512MiB, 24Gi or 17.1GiB.")
     base = 1024 if match[3] else 1000
     return int(Decimal(match[1]) * base ** _POWERS[match[2].lower()])
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: ``1 sequence``, ``8 sequences``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def format_size(size_bytes: int) -> str:

@@ -36,7 +36,8 @@ class Fit:
         fits: whether at least one sequence of ``max_context`` tokens can be served.
         message: one sentence; when it does not fit it ends in the remedies.
         ledger: memory of the process with all KV blocks; when it does not fit, the minimum that serves.
-        required_bytes: minimum that serves: one sequence of ``max_context`` tokens, in steps of this width.
+        required_bytes: minimum for one sequence of ``max_context`` tokens in these steps, with the buffers,
+            states and snapshots of ``max_concurrent``.
         available_bytes: available memory.
         device_name: name of the device, e.g. ``L4``.
         max_context: tokens a sequence may hold, prompt and completion together.

@@ -28,6 +28,8 @@ TRIED = ("hopper",)
 """Kernel folders with a card that has run models."""
 COMPILED = ("ampere", "ada")
 """Kernel folders compiled for cards that have run no model yet."""
+TRIED_CARDS = ("H200",)
+"""Cards that have run models, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,9 @@ class Card:
     @property
     def support(self) -> Support:
         """Whether models run on it, have not been tried on it, or are refused."""
-        return "runs" if self.hardware in TRIED else "untried" if self.hardware in COMPILED else "refused"
+        if self.name in TRIED_CARDS:
+            return "runs"
+        return "untried" if self.hardware in (*TRIED, *COMPILED) else "refused"
 
 
 def hardware_of(capability: Capability) -> str:

@@ -14,12 +14,12 @@ from wisp_plan.memory.batch_buckets import buckets
 from wisp_plan.memory.batch_sizes import MIN_EQUAL_QUANTIZED
 from wisp_plan.memory.buffers.cpu import cpu_bytes
 from wisp_plan.memory.buffers.gpu import gpu_buffers
-from wisp_plan.memory.cache import CacheSizes, cache_sizes, model_groups
+from wisp_plan.memory.cache import CacheSizes, Pool, cache_sizes, model_groups
 from wisp_plan.memory.loading import loading_bytes
 from wisp_plan.memory.step import MAX_SM_COUNT, StepSizes
 from wisp_plan.quantization.packed_format import PACKED_FORMATS, W8A8
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.units import MIB
+from wisp_plan.units import MIB, counted
 from wisp_plan.weights.sizes import Device, code_columns, weight_bytes
 
 CONTEXT_BYTES = 640 * MIB
@@ -140,8 +140,27 @@ class Ledger:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of one sequence's token, over all layers."""
+        """Bytes of one sequence's token, over all layers; those with a window keep it for a while only."""
         return sum(pool.group.token_bytes for pool in self.cache.pools)
+
+    @property
+    def kv_bytes_per_context_token(self) -> int:
+        """Bytes by which each token lengthens a sequence, of layers without a window within the context."""
+        return sum(pool.group.token_bytes for pool in self.cache.pools if not self._is_windowed(pool))
+
+    @property
+    def kv_window_bytes(self) -> int:
+        """Most bytes that the windows of one sequence take while it decodes, however long it is."""
+        tokens, block_tokens = self.options.max_context, self.options.block_tokens
+        return sum(
+            pool.group.decode_blocks(tokens, block_tokens) * block_tokens * pool.group.token_bytes
+            for pool in self.cache.pools
+            if self._is_windowed(pool)
+        )
+
+    def _is_windowed(self, pool: Pool) -> bool:
+        window = pool.group.spec.window
+        return window is not None and window < self.options.max_context
 
     @property
     def total_bytes(self) -> int:
@@ -155,10 +174,22 @@ class Ledger:
             Row("weights", self.weights_bytes, self.weight_description),
             Row("scales", self.scales_bytes, "scales and zero points, padding included"),
             Row("KV cache", self.cache.paged_bytes, f"{_tokens_held(self.cache)}, {o.kv}"),
-            Row("states", self.state_bytes, f"recurrent layers of {self.cache.state_slots} sequences"),
-            Row("snapshots", self.snapshot_bytes, f"{self.cache.snapshots} states of the prefix cache"),
+            Row(
+                "states",
+                self.state_bytes,
+                f"recurrent layers of {counted(self.cache.state_slots, 'sequence')}",
+            ),
+            Row(
+                "snapshots",
+                self.snapshot_bytes,
+                f"{counted(self.cache.snapshots, 'state')} of the prefix cache",
+            ),
             Row("workspace", self.workspace_bytes, f"a step of {o.max_step_tokens} tokens"),
-            Row("graphs", self.graphs_bytes, f"captured steps of up to {o.max_concurrent} sequences"),
+            Row(
+                "graphs",
+                self.graphs_bytes,
+                f"captured steps of up to {counted(o.max_concurrent, 'sequence')}",
+            ),
             Row("CUDA context", self.context_bytes, "driver and kernels"),
             Row("loading", self.beyond_serving_bytes, "while weights are read, more than serving takes"),
         )

@@ -16,6 +16,7 @@ from tiny_gguf import write_gguf
 from wisp_operator.cli.main import SUMMARIES, main
 from wisp_plan.families.config import parse_config
 from wisp_plan.hardware import kernel_layers
+from wisp_plan.presets import shape_config
 from wisp_plan.weights.tensors import expected_tensors
 
 CONFIG = {
@@ -36,9 +37,13 @@ def folder(tmp_path):
     """An 8-billion-parameter model whose weights are a hole in a file: only its header is ever read."""
     path = tmp_path / "Llama_8B"
     path.mkdir()
-    (path / "config.json").write_text(json.dumps(CONFIG))
+    return write_model(path, CONFIG)
+
+
+def write_model(path, config):
+    (path / "config.json").write_text(json.dumps(config))
     header, offset = {}, 0
-    for tensor in expected_tensors(parse_config(CONFIG)):
+    for tensor in expected_tensors(parse_config(config)):
         size = 2
         for length in tensor.shape:
             size *= length
@@ -77,6 +82,7 @@ def manifest(folder, **spec):
         (["--gpu", "t4"], 1, "7.5, which has no bf16 (activations are bf16, whatever the weights are)."),
         (["--gpu", "b200"], 1, "refuses the B200: there are no kernels for compute capability 10.0. "),
         (["--gpu", "l4"], 0, "No model has run on the L4 yet"),
+        (["--gpu", "h100"], 0, "No model has run on the H100 yet: its kernels are the same as on an H200."),
         (["--gpu", "l44"], 2, "Did you mean L4"),
         (["--gpu", "l4", "--max-context", "200000"], 2, "131072"),
     ],
@@ -242,8 +248,43 @@ def test_memory_that_stays_free_is_named(folder):
     assert re.search(r"available .* H100, less the 10% that stay free *\n", said), said
 
 
+def test_the_card_that_has_run_models_has_no_caution(folder):
+    assert "No model has run" not in wisp("fit", folder, "--gpu", "h200").output
+    (answer,) = json.loads(wisp("fit", folder, "--gpu", "h200", "--json").output)
+    assert answer["support"] == "runs"
+
+
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_a_gpu_that_this_machine_has_not_is_refused_in_the_words_of_up(folder, monkeypatch, flags):
+    monkeypatch.setattr("wisp_operator.local.machine.hardware.cards", list)
+    done = wisp("fit", folder, "--device", "cuda", *flags)
+    assert (done.exit_code, "fits" in done.stdout) == (2, False), done.output
+    assert "wisp fit: --device cuda: nvidia-smi lists no GPU on this machine. Install" in done.stderr
+    assert wisp("fit", folder, "--device", "cuda", "--gpu", "h100").exit_code == 0
+
+
+def test_the_summary_names_windows_beside_the_cost_of_a_token(tmp_path):
+    config = shape_config("gpt-oss-20b")
+    del config["quantization_config"]
+    write_model(tmp_path, config)
+    arguments = ("--gpu", "h200", "--max-context", "131072", "--max-concurrent", "1")
+    done = wisp("fit", tmp_path, *arguments)
+    assert "at a time 1 sequence of 131072 tokens" in done.output, done.output
+    assert "24.0 KiB of KV cache a token, 3.4 MiB of windows a sequence" in done.output
+    (answer,) = json.loads(wisp("fit", tmp_path, *arguments, "--json").output)
+    assert answer["kvBytesPerContextToken"] == 24 << 10
+    assert answer["kvWindowBytesPerSequence"] == 9 * 16 * 24 << 10
+    assert answer["kvBytesPerToken"] == 48 << 10
+
+
+def test_the_need_names_the_sequences_that_it_has_room_for(folder):
+    assert "in steps with room for 256 (--max-concurrent)" in wisp("fit", folder, "--gpu", "h200").output
+    alone = wisp("fit", folder, "--gpu", "h200", "--max-concurrent", "1").output
+    assert "needs: one sequence of 131072 tokens\n" in alone
+
+
 def test_a_total_that_is_more_than_the_need_says_why(folder):
-    said = "needs: the least that serves, one sequence of"
+    said = "needs: one sequence of"
     assert said in wisp("fit", folder, "--gpu", "h100").output
     assert said not in wisp("fit", folder, "--gpu", "t4").output  # there the total is the need
 

@@ -12,6 +12,7 @@ from wisp_plan.fit.verdict import FitRequest, check
 from wisp_plan.hardware.gpus import find_card, usable_bytes
 from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.memory.cache import kv_bytes_per_token, model_groups
+from wisp_plan.memory.ledger import LedgerOptions, compute_ledger
 from wisp_plan.presets import shape_config, shape_spec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_plan.spec.rope import RopeSpec
@@ -48,6 +49,20 @@ def test_a_published_model_has_its_layers(name, layers, experts):
     assert all(m.has_qkv_bias and m.has_output_bias and not m.has_qk_norm for m in spec.mixers(object))
     assert [group.layers[:2] for group in model_groups(spec, "bf16")] == [(0, 2), (1, 3)]
     assert kv_bytes_per_token(spec, "bf16") == layers * 2 * 8 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("max_context", "token", "windows"),
+    [
+        (131_072, 12 * 2048, 9 * 16 * 12 * 2048),  # a window of 128 lies in up to 9 blocks of 16
+        (128, 24 * 2048, 0),  # no window ends within the context
+    ],
+)
+def test_a_token_of_context_costs_the_layers_without_a_window(max_context, token, windows):
+    options = LedgerOptions("cuda", "auto", "bf16", 8192, 16, max_context, 1, 2048)
+    ledger = compute_ledger(shape_spec("gpt-oss-20b"), options)
+    assert (ledger.kv_bytes_per_context_token, ledger.kv_window_bytes) == (token, windows)
+    assert ledger.kv_bytes_per_token == 24 * 2048
 
 
 @pytest.mark.parametrize(("name", "gigabytes"), [("gpt-oss-20b", 13.76), ("gpt-oss-120b", 65.25)])

@@ -274,5 +274,9 @@ def test_states_and_snapshots_have_rows_of_their_own():
     assert rows["states"].size_bytes == rows["snapshots"].size_bytes == 8 * slot_bytes
     assert rows["states"].explanation == "recurrent layers of 8 sequences"
     assert rows["snapshots"].explanation == "8 states of the prefix cache"
+    alone = compute_ledger(shape_spec("qwen3.5-9b"), replace(CUDA, max_concurrent=1))
+    rows_alone = {row.name: row.explanation for row in alone.rows()}
+    assert rows_alone["states"] == "recurrent layers of 1 sequence"
+    assert rows_alone["snapshots"] == "1 state of the prefix cache"
     blocks = CUDA.kv_blocks * CUDA.block_tokens * ledger.kv_bytes_per_token
     assert rows["KV cache"].size_bytes == blocks == ledger.kv_cache_bytes - 16 * slot_bytes

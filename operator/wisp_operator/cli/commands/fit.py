@@ -51,7 +51,7 @@ def _choices(field: str) -> tuple[str, ...]:
     "--device",
     type=click.Choice(["auto", "cpu", "cuda"]),
     default="auto",
-    help="Without --gpu: of this machine.",
+    help="Device of this machine to check; --gpu outranks it. cuda: refused where there is no GPU.",
 )
 @click.option(
     "--max-context", type=click.IntRange(1), help="Tokens a sequence may hold, instead of the manifest's."
@@ -178,12 +178,13 @@ def _caution(card: Card) -> str:
             f"The runtime refuses the {card.name}: there are no kernels for compute capability "
             f"{major}.{minor}{lack}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
         )
-    if card.support == "untried":
-        return (
-            f"No model has run on the {card.name} yet: "
-            "its kernels are compiled, and tested on an H200 alone.\n"
-        )
-    return ""
+    if card.support == "runs":
+        return ""
+    if card.hardware == "hopper":
+        return f"No model has run on the {card.name} yet: its kernels are the same as on an H200.\n"
+    return (
+        f"No model has run on the {card.name} yet: its kernels are compiled, and tested on an H200 alone.\n"
+    )
 
 
 def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
@@ -236,9 +237,15 @@ def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:
 
 
 def _device(model: InferenceModel, choice: Choice) -> verdict.Device:
-    """Device that the manifest names; where it names none, this machine's within the manifest's limits."""
+    """Device that the manifest names; where it names none, this machine's within the manifest's limits.
+
+    Raises:
+        NoGpu: ``choice`` is ``cuda``, and this machine has no GPU.
+    """
     asked = verdict.device_of(model.spec.gpu) if choice == "auto" else None
-    device = asked or hardware.device_for(model.spec.gpu, choice, hardware.cards())
+    gpus = hardware.cards()
+    hardware.require_gpu(choice, gpus)
+    device = asked or hardware.device_for(model.spec.gpu, choice, gpus)
     limit = model.spec.resources.limits.memory
     if device.kind != "cpu" or limit is None:
         return device
@@ -260,6 +267,8 @@ def _document(model: InferenceModel, answer: Fit, card: Card | None) -> dict[str
         "kvCacheDtype": answer.kv_dtype,
         "kvCacheBf16Layers": answer.kv.plain_layers,
         **answer.to_dict(),
+        "kvBytesPerContextToken": answer.ledger.kv_bytes_per_context_token,
+        "kvWindowBytesPerSequence": answer.ledger.kv_window_bytes,
         "rows": rows,
         "remedies": [remedy.text for remedy in answer.remedies],
         "basis": answer.basis,

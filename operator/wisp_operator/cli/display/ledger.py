@@ -8,7 +8,8 @@ from rich.text import Text
 
 from wisp_plan.fit.verdict import Fit
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION
-from wisp_plan.units import format_size
+from wisp_plan.memory.ledger import Ledger
+from wisp_plan.units import counted, format_size
 
 BAR_CELLS = 16
 PIPED_COLUMNS = 160
@@ -61,21 +62,32 @@ def _table(answer: Fit) -> Table:
 
 
 def _summary(answer: Fit) -> str:
-    kv = f"{format_size(answer.ledger.kv_bytes_per_token)} of KV cache a token"
+    kv = _kv_cost(answer.ledger)
     if not answer.fits:
-        return f"shown: one sequence of {answer.max_context} tokens, the least that serves · {kv}"
+        return f"shown: {_need(answer)} · {kv}"
     full, most = answer.max_concurrent_at_context, answer.max_concurrent
     shorter = f", or up to {most} shorter ones" if most > full else ""
-    return (
-        f"at a time {full} sequences of {answer.max_context} tokens{shorter} · {kv} · {answer.quantization}"
-    )
+    at_a_time = f"at a time {counted(full, 'sequence')} of {answer.max_context} tokens{shorter}"
+    return f"{at_a_time} · {kv} · {answer.quantization}"
+
+
+def _kv_cost(ledger: Ledger) -> str:
+    """Say what a token of context takes in the KV cache, and what a sequence takes however long it is."""
+    token, windows = ledger.kv_bytes_per_context_token, ledger.kv_window_bytes
+    costs = [f"{format_size(token)} of KV cache a token"] if token or not windows else []
+    if windows:
+        costs.append(f"{format_size(windows)} of windows a sequence")
+    return ", ".join(costs)
+
+
+def _need(answer: Fit) -> str:
+    """Say what the minimum holds: it is of one sequence, but of as many places as steps have."""
+    need, places = f"one sequence of {answer.max_context} tokens", answer.max_concurrent
+    return need if places == 1 else f"{need}, in steps with room for {places} (--max-concurrent)"
 
 
 def _total_note(answer: Fit) -> str:
     """Note for a total that is more than the model needs; empty otherwise."""
     if not answer.fits or answer.ledger.total_bytes <= answer.required_bytes:
         return ""
-    return (
-        "total: with the KV cache it would take for all of these · "
-        f"needs: the least that serves, one sequence of {answer.max_context} tokens"
-    )
+    return f"total: with the KV cache it would take for all of these · needs: {_need(answer)}"

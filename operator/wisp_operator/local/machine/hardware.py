@@ -80,6 +80,19 @@ def device_for(gpu: Gpu, choice: Choice, gpus: list[Card]) -> verdict.Device:
     return verdict.Device("cpu", THIS_MACHINE, int(free_memory_bytes() * DEFAULT_FRACTION))
 
 
+def require_gpu(choice: Choice, gpus: list[Card]) -> None:
+    """Refuse ``--device cuda`` on a machine without a GPU.
+
+    Raises:
+        NoGpu: says what to do.
+    """
+    if choice == "cuda" and not gpus:
+        raise NoGpu(
+            "--device cuda: nvidia-smi lists no GPU on this machine. Install NVIDIA's driver, 580 or "
+            "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
+        )
+
+
 class LocalFitChecker:
     """Checks whether models fit this machine.
 
@@ -90,11 +103,7 @@ class LocalFitChecker:
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
         self._cards = cards()
-        if choice == "cuda" and not self._cards:
-            raise NoGpu(
-                "--device cuda: nvidia-smi lists no GPU on this machine. Install NVIDIA's driver, 580 or "
-                "newer (wisp doctor says what there is), or leave --device out: then models run on the CPU."
-            )
+        require_gpu(choice, self._cards)
         self._warned: set[str] = set()
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
