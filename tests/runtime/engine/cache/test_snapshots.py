@@ -10,6 +10,7 @@ from test_manager import BLOCK, FULL, PROMPT, admit, compute, evict, hit, manage
 
 from wisp_plan.memory.cache import cache_sizes, groups
 from wisp_plan.spec.cache import PagedKV, State
+from wisp_runtime.engine.cache.manager import CacheManager
 from wisp_runtime.engine.cache.node import Node
 from wisp_runtime.engine.cache.state_slots import StateSlots
 
@@ -64,6 +65,35 @@ def test_no_step_ends_for_a_snapshot_that_saves_little():
     assert cache.stops == ()
     cache = admit(manager_with(PROMPT[:7]), (*PROMPT[:7], 50, 51))  # a path of six tokens
     assert cache.stops == ()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "step", "found"),
+    [
+        (200, 8192, [0, 0, 0, 0]),
+        (256, 8192, [0, 0, 0, 0]),
+        (257, 8192, [0, 0, 256, 256]),
+        (300, 8192, [0, 0, 256, 256]),
+        (2048, 8192, [0, 0, 1984, 1984]),
+        (2100, 8192, [0, 2048, 2048, 2048]),
+        (200, 512, [0, 0, 0, 0]),
+        (300, 512, [0, 0, 256, 256]),
+        (600, 512, [0, 512, 512, 512]),
+    ],
+)
+def test_a_prompt_that_comes_again_finds_what_the_documentation_says(tokens, step, found):
+    made = groups([FULL, State(((1,),), ("float32",))], "bf16")
+    shared = {"max_concurrent": 4, "max_step_tokens": step, "max_context": 4096}
+    sizes = cache_sizes(made, 2000, block_tokens=BLOCK, **shared)
+    assert sizes.stride == 64
+    manager, prompt = CacheManager(sizes, step), tuple(range(tokens))
+    visits = []
+    for _ in found:
+        cache = admit(manager, prompt)
+        visits.append(cache.cached_blocks * BLOCK)
+        compute(manager, cache, prompt, step=step)
+        manager.release(cache)
+    assert visits == found
 
 
 def manager_with(tokens):
