@@ -29,7 +29,7 @@ def mixed(moe, mixture, x, experts, weights, tile):
     """Return the sums by the kernels of a tile."""
     routing = Routing(to_device(experts), to_device(weights))
     ordered = moe._sorter(routing.experts, mixture.count, tile=tile)
-    return moe._experts(x, routing, ordered, mixture.weights, None).copy()
+    return moe.combined(moe._experts(x, routing, ordered, mixture.weights, None)).copy()
 
 
 def routed(random, tokens, chosen, experts, kind="random"):

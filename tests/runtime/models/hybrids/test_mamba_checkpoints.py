@@ -59,6 +59,30 @@ def test_a_checkpoint_gives_the_logits_of_its_formulas_in_float64(folder, bounds
         np.testing.assert_allclose(logits, expected[first:last], atol=2e-5 * np.abs(expected).max())
 
 
+class OneBuffer(CpuOps):
+    """A CPU on which a linear map overwrites the last one's result, as in a GPU's workspace."""
+
+    buffer = np.empty(1 << 16, np.float32)
+
+    def linear(self, x, weight, bias=None):
+        found = super().linear(x, weight, bias)
+        kept = self.buffer[: found.size].reshape(found.shape)
+        kept[...] = found
+        return kept
+
+    def from_latent(self, x, weight, added=None):  # a GPU's has a buffer of its own
+        return super().from_latent(x, weight, None if added is None else added.copy())
+
+
+def test_results_are_read_before_the_next_of_their_kind_overwrites_them(folder):
+    spec, tokens = read_spec(folder), np.arange(70)
+    apart, shared = (
+        step(load_model(folder, spec, ops), new_cache(spec), [(0, 0, tokens)])
+        for ops in (OPS, OneBuffer(threads=1))
+    )
+    assert np.array_equal(apart, shared)
+
+
 def test_tokens_far_back_still_count(folder):
     model, tokens = load_model(folder, read_spec(folder), OPS), np.random.default_rng(1).integers(0, 96, 70)
     other = np.concatenate([(tokens[:1] + 1) % 96, tokens[1:]])
