@@ -33,6 +33,7 @@ from wisp_runtime.ops.cuda.persistent.model import (
     equal_widths,
     faster_up_to,
     kernel_model,
+    max_sequences,
     parallel_splits,
     unsupported_reason,
     variant_widths,
@@ -205,10 +206,9 @@ def test_a_hybrid_is_refused_in_deterministic_mode_and_served_up_to_16_sequences
     assert [faster_up_to(name, HYBRID) for name in ("bf16", "fp8_block", "fp8")] == [16, 16, 16]
 
 
-def test_a_mixture_is_served_up_to_8_sequences_in_bf16_and_16_in_other_formats():
+def test_a_mixture_is_served_up_to_the_kernels_own_bound():
     spec = shape_spec("qwen3-30b-a3b")
-    formats = ("bf16", "bf16+fp8", "fp8_block", "int4")
-    assert [faster_up_to(name, spec) for name in formats] == [8, 8, 16, 16]
+    assert [faster_up_to(name, spec) for name in ("bf16", "fp8_block", "int4")] == [max_sequences(spec)] * 3
 
 
 def test_the_table_of_a_hybrid_has_each_kinds_weights():

@@ -109,6 +109,11 @@ def variant_widths(weight_format: str, max_sequences: int, *, batch_invariant: b
 def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
     """Return the sequences of a step up to which the kernel is faster than the general path.
 
+    An H200, Qwen3-30B-A3B, 8, 16 and 32 sequences of 512 tokens, which hit 51, 82 and 111 of 128 experts a
+    layer, ms of the kernel and of the general path: fp8_block 4.97 and 5.62, 7.18 and 7.73, 9.24 and 9.87, as
+    served; bf16 7.28 and 7.51 as served, 10.5 and 11.0, 13.9 and 14.3 of the kernel without the 0.1 that
+    serving adds.
+
     An H200, 1, 8, 16 and 32 sequences of 512 tokens, ms as served, the kernel and the general path:
     Qwen3.8-27B in fp8_block 8.62 and 10.8, 9.62 and 12.2, 11.1 and 13.9, 16.8 and 15.8; Qwen3.5-9B in bf16
     4.45 and 4.54, 4.81 and 5.01, 5.37 and 5.30, 6.29 and 6.15.
@@ -118,26 +123,10 @@ def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
     and 5.26.
     """
     if spec.ffns(MoeSpec):
-        return _faster_up_to_of_experts(weight_format)
+        return MAX_MOE_SEQUENCES
     if spec.mixers(DeltaNetSpec):
         return _FASTER_UP_TO_OF_HYBRIDS
     return MAX_SEQUENCES if weight_format == "fp8" else 32
-
-
-def _faster_up_to_of_experts(weight_format: str) -> int:
-    """Return :func:`faster_up_to` of a mixture.
-
-    An H200, Qwen3-30B-A3B, 1, 8, 16 and 32 sequences of 512 tokens, which hit 8, 51, 81 and 107 to 111 of 128
-    experts a layer, ms of the kernel and of the general path as served:
-
-    - fp8_block: 2.31 and 3.13, 4.93 and 6.16, 7.14 and 7.97, 9.24 and 10.0, both as served;
-    - bf16: 2.60 and 3.58, 7.12 and 8.04, 10.5 and 11.3, 13.9 and 14.3, the kernel without what a served step
-      adds: 0.06 to 0.11 ms in fp8_block.
-
-    The general path's are from before one launch routed and sorted its tokens: it has the steps in which the
-    two were close.
-    """
-    return 8 if weight_format.startswith("bf16") else 16
 
 
 def parallel_splits(sequences: int, kv_heads: int, blocks: int) -> int:
