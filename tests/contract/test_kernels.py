@@ -27,7 +27,10 @@ CATALOGUE = Catalogue(KERNELS)
 JOBS = build.plan(CATALOGUE, [], kernels_dir())
 NVCC = Path.home() / ".cache" / "wisp" / "nvcc-13.0.88"
 KEYS = {"grid", "block", "needs", "check"}
-READERS = {"gemm", "quantized", "persistent"}  # folders of kernels that read weights
+READERS = {  # folders of kernels that read weights
+    *("portable/gemm", "portable/quantized"),
+    *("hopper/gemm", "hopper/moe", "hopper/persistent", "hopper/quantized"),
+}
 KERNEL_ENTRY, GLOBAL_FUNCTION, SYMBOL_TABLE = 0x10, 0x12, 2  # cuda_elf.h's STO_CUDA_ENTRY; elf.h
 
 
@@ -112,10 +115,8 @@ def test_a_manifest_names_each_source_of_its_hardware_and_no_other(hardware):
 
 def test_exactly_the_kernels_that_read_weights_name_the_formats_that_they_read():
     sources = {source for hardware in CATALOGUE.hardware for source in CATALOGUE.sources(hardware)}
-    folders = {source.path.parent for source in sources}
-    readers = {folder for folder in folders if folder.name in READERS or relative(folder) == "hopper/moe"}
-    assert {source.path.parent for source in sources if source.formats} == readers
-    assert all(source.formats for source in sources if source.path.parent in readers)
+    assert {relative(source.path.parent) for source in sources if source.formats} == READERS
+    assert all(source.formats for source in sources if relative(source.path.parent) in READERS)
 
 
 def test_every_constant_is_used_by_a_kernel_of_its_hardware_and_no_other_hardware_redefines_it():

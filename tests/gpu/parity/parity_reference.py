@@ -70,7 +70,7 @@ class Reference:
     def noise(self, tokens: list[int], seed: int, *, routes: Sequence[np.ndarray] | None = None) -> Seen:
         """Compute one sequence in float32, rounded to bf16 on a grid of its own wherever our kernels round.
 
-        An activation is rounded times a factor below 2, another for each: as coarsely as bf16.
+        The grid of an activation is bf16's divided by a random factor from 1 to 2: as coarse, but apart.
         """
         ids, random = torch.tensor([tokens], device=self._device), np.random.default_rng(seed)
 

@@ -137,9 +137,9 @@ def is_alike(case: Case, mine: Likeness, rounded: Likeness, bf16: Likeness) -> b
 
     A recurrent state gathers the noise of convolutions, keys and decays, which the rounded float32 does not
     round: there transformers' own bf16 counts too. Random weights amplify it, differently each time: ours may
-    be twice as far off as either, the worst of thousands of rows five times (seen on an H200: four times). A
-    stream that is further off is judged by the noise of its rows: where rounding alone is emulated, 2 % of
-    single rows are more than twice as far off.
+    be twice as far off as either, the worst of thousands of rows five times (seen on an H200: four times).
+    Streams beyond that are judged row by row (:mod:`parity_noise`): emulated rounding alone puts 2 % of the
+    rows more than twice as far off.
     """
     if not case.is_recurrent:
         return mine.cosine >= MIN_COSINE and mine.worst_row >= min(MIN_COSINE, rounded.worst_row)

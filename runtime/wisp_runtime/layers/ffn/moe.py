@@ -10,7 +10,7 @@ from wisp_runtime.batch import Array
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import DenseMLP
 from wisp_runtime.layers.linear import Linear
-from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights, Routing
+from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights
 from wisp_runtime.ops.protocol.weights import HeldWeight
 
 
@@ -54,15 +54,13 @@ class MixtureOfExperts:
         options = {**self._optional, "counts": self._counts}
         routing = self._ops.route(x, self._router, self._spec.router, joins_shared=joins, **options)
         if self._latent is not None:
-            return self._in_latent(x, routing)
+            mixed = self._ops.mixture(self._latent(x), routing, self._experts, None)
+            shared = (
+                None if self._shared is None else self._shared(x)
+            )  # overwrites the latent rows, read by now
+            return self._ops.from_latent(mixed, self._from_latent, shared)
         shared = None if joins or self._shared is None else self._shared(x)
         return self._ops.mixture(x, routing, self._experts, shared, leaves_sum=self._leaves_sum)
-
-    def _in_latent(self, x: Array, routing: Routing) -> Array:
-        assert self._latent is not None
-        mixed = self._ops.mixture(self._latent(x), routing, self._experts, None)
-        shared = None if self._shared is None else self._shared(x)  # overwrites the latent rows, read by now
-        return self._ops.from_latent(mixed, self._from_latent, shared)
 
 
 def _joinable(context: LayerContext, spec: MoeSpec) -> tuple[HeldWeight, HeldWeight] | None:

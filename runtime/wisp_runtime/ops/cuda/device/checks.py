@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import numpy as np
+
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 
@@ -30,6 +32,20 @@ def require_aligned(op: str, name: str, array: Array) -> None:
         raise ShapeError(
             f"{op}: {name} starts at {array.data.ptr:#x}, must be a multiple of {_ALIGNMENT_BYTES} bytes"
         )
+
+
+def require_apart(op: str, out_name: str, out: Array, **read: Array) -> None:
+    """Require that ``out`` is the buffer of none of the arrays that are read while it is written."""
+    if any(out.data.ptr == array.data.ptr for array in read.values()):
+        raise ShapeError(f"{op}: {out_name} is the buffer of {' or '.join(read)}, must be another")
+
+
+def row_count(op: str, rows: Array | None, count: int) -> int:
+    """Return the rows of a result: those of ``rows``, ``[R]`` int64, or all ``count`` where it is None."""
+    if rows is None:
+        return count
+    require(op, "rows", rows, (rows.size,), np.int64)
+    return int(rows.size)
 
 
 def require_true(claim: bool, message: str) -> None:

@@ -7,9 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.checks import remember, require, require_aligned, require_true
+from wisp_runtime.ops.cuda.device.checks import (
+    remember,
+    require,
+    require_aligned,
+    require_apart,
+    require_true,
+    row_count,
+)
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 
@@ -56,8 +62,8 @@ class GateHeads:
         if plan is None:
             plan = remember(self._plans, key, _plan(mixed, gate, rows))
         out = mixed if rows is None else self._workspace.array(out_name, plan.shape, BF16)
-        if rows is not None and out.data.ptr == mixed.data.ptr:
-            raise ShapeError(f"{_OP}: {out_name} is the buffer of mixed, must be another")
+        if rows is not None:
+            require_apart(_OP, out_name, out, mixed=mixed)
         if plan.shape[0]:
             kernel = self._device.kernels.get(_OP)
             kernel.launch(plan.grid, _THREADS, mixed, gate, rows, out, *plan.scalars)
@@ -75,8 +81,6 @@ def _plan(mixed: Array, gate: Array, rows: Array | None) -> _Plan:
     is_dense = gate.strides[1] == BF16.itemsize and gate.strides[0] % 16 == 0
     require_true(is_dense, f"{_OP}: gate has strides {gate.strides}, must be rows at multiples of 16 bytes")
     require_aligned(_OP, "gate", gate)
-    if rows is not None:
-        require(_OP, "rows", rows, (rows.size,), np.int64)
-    count = tokens if rows is None else rows.size
+    count = row_count(_OP, rows, tokens)
     scalars = np.int64(gate.strides[0] // BF16.itemsize), np.int32(columns)
     return _Plan((count, -(-columns // _COLUMNS_A_BLOCK)), (count, columns), scalars)

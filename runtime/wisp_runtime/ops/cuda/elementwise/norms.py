@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_apart, require_true, row_count
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.device.manifest import constants
@@ -64,8 +63,7 @@ class Norms:
         if plan is None:
             plan = remember(self._plans, key, self._plan("rmsnorm", x, weight, None, eps, is_zero_centred))
         y = self._workspace.array(out_name, (plan.rows, x.shape[1]), BF16)
-        if y.data.ptr == x.data.ptr:
-            raise ShapeError(f"rmsnorm: {out_name} is the buffer of x, must be another")
+        require_apart("rmsnorm", out_name, y, x=x)
         if plan.rows:
             scalars = plan.columns, plan.eps, plan.offset
             plan.kernel.launch((plan.rows,), plan.threads, x, weight, y, *scalars)
@@ -123,8 +121,7 @@ class Norms:
             require("add_rmsnorm", "x", x, (plan.rows, residual.shape[1]), BF16)
             remember(self._plans, key, plan)
         y = self._workspace.array(out_name, (plan.rows, residual.shape[1]), BF16)
-        if y.data.ptr in (x.data.ptr, residual.data.ptr):
-            raise ShapeError(f"add_rmsnorm: {out_name} is the buffer of x or residual, must be another")
+        require_apart("add_rmsnorm", out_name, y, x=x, residual=residual)
         if plan.rows:
             scalars = plan.columns, plan.eps, plan.offset
             plan.kernel.launch((plan.rows,), plan.threads, x, residual, weight, rows, y, *scalars)
@@ -147,11 +144,10 @@ class Norms:
         require_true(fits, f"{op}: D is {columns}, must be a multiple of 8 up to 16384")
         require(op, "the rows", x, x.shape, dtype)
         require(op, "weight", weight, (columns,), BF16)
-        if rows is not None:
-            require(op, "rows", rows, (rows.size,), np.int64)
+        tokens = row_count(op, rows, len(x))
         count, suffix = next(entry for entry in _ENTRIES if chunks <= entry[0] * _MAX_THREADS)
         threads = -(-chunks // (32 * count)) * 32
         name = f"{op}_bf16" if dtype == BF16 else op
         kernel = self._device.kernels.get(op, name + suffix)
         scalars = np.int32(columns), np.float32(eps), np.float32(is_zero_centred)
-        return _Plan(kernel, len(x if rows is None else rows), threads, *scalars)
+        return _Plan(kernel, tokens, threads, *scalars)

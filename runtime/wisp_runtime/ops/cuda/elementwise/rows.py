@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_apart, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 
@@ -55,8 +54,7 @@ class GatherRows:
         if plan is None:
             plan = remember(self._plans, key, _plan(x, rows))
         out = self._workspace.array(out_name, plan.shape, BF16)
-        if out.data.ptr == x.data.ptr:
-            raise ShapeError(f"gather_rows: {out_name} is the buffer of x, must be another")
+        require_apart("gather_rows", out_name, out, x=x)
         if rows.size:
             self._kernel.launch(plan.grid, _THREADS, x, rows, out, plan.columns)
         return out

@@ -7,7 +7,7 @@ import numpy as np
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.checks import require, require_true
+from wisp_runtime.ops.cuda.device.checks import require, require_true, row_count
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 
@@ -69,9 +69,7 @@ class AddScaled:
         count, columns = residual.shape
         require_true(columns % 8 == 0, f"{op}: D is {columns}, must be a multiple of 8")
         require(op, "residual", residual, residual.shape, residual.dtype if residual.dtype in _ADD else BF16)
-        if rows is not None:
-            require(op, "rows", rows, (rows.size,), np.int64)
-            count = rows.size
+        count = row_count(op, rows, count)
         require(op, "x", x, (count, columns), BF16)
         if x.data.ptr == residual.data.ptr:
             raise ShapeError(f"{op}: x is residual, must be another array")

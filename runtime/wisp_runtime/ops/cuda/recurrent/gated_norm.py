@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_apart, require_true, row_count
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.recurrent.arguments import NormShape, norm_lanes
@@ -63,8 +62,7 @@ class GatedNorm:
         if plan is None:
             plan = remember(self._plans, key, _plan(x, z, weight, rows, eps))
         out = self._workspace.array(out_name, plan.out_shape, BF16)
-        if out.data.ptr == x.data.ptr:
-            raise ShapeError(f"{_OP}: {out_name} is the buffer of x, must be another")
+        require_apart(_OP, out_name, out, x=x)
         if plan.grid[0]:
             self._kernel.launch(plan.grid, _THREADS, x, z, weight, rows, out, plan.shape)
         return out
@@ -77,9 +75,7 @@ def _plan(x: Array, z: Array, weight: Array, rows: Array | None, eps: float) -> 
     require(_OP, "x", x, (count, width), BF16)
     require(_OP, "weight", weight, (size,), np.float32)
     check_rows(_OP, "z", z, (count, width))
-    if rows is not None:
-        require(_OP, "rows", rows, (rows.size,), np.int64)
-        count = rows.size
+    count = row_count(_OP, rows, count)
     heads, lanes = width // size, norm_lanes(size)
     shape = NormShape(z.strides[0] // 2, count, heads, size, lanes, eps)
     return _Plan((-(-count * heads * lanes // _THREADS),), shape, (count, width))

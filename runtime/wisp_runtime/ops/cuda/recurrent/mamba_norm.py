@@ -8,9 +8,8 @@ import numpy as np
 
 from wisp_plan.spec.mamba import MambaSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cuda.device.arrays import BF16
-from wisp_runtime.ops.cuda.device.checks import remember, require, require_true
+from wisp_runtime.ops.cuda.device.checks import remember, require, require_apart, require_true, row_count
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.recurrent.conv import check_rows
 from wisp_runtime.ops.cuda.recurrent.mamba_arguments import NormShape, norm_threads
@@ -64,8 +63,7 @@ class MambaNorm:
         if plan is None:
             plan = remember(self._plans, key, _plan(y, z, weight, spec, rows))
         out = self._workspace.array(out_name, plan.out_shape, BF16)
-        if out.data.ptr == y.data.ptr:
-            raise ShapeError(f"{_OP}: {out_name} is the buffer of y, must be another")
+        require_apart(_OP, out_name, out, y=y)
         if plan.grid[0]:
             arrays = y, z, weight, rows, out
             self._kernel.launch(plan.grid, plan.threads, *arrays, plan.shape, shared_bytes=_SHARED_BYTES)
@@ -82,9 +80,7 @@ def _plan(y: Array, z: Array, weight: Array | None, spec: MambaSpec, rows: Array
     check_rows(_OP, "z", z, (count, width))
     if weight is not None:
         require(_OP, "weight", weight, (width,), np.float32)
-    if rows is not None:
-        require(_OP, "rows", rows, (rows.size,), np.int64)
-        count = rows.size
+    count = row_count(_OP, rows, count)
     order = int(spec.gating != "norm_then_gate")
     shape = NormShape(z.strides[0] // 2, width, group, order, spec.scales[0], spec.norm_eps)
     return _Plan((count, groups), norm_threads(group), shape, (count, width))
