@@ -1,9 +1,9 @@
-"""Steps of a Gated DeltaNet and their results in float64, for tests of its kernels, emulated and on a GPU."""
+"""Steps of recurrent mixers, and results in float64: for tests of kernels, emulated and on a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +14,7 @@ from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 from wisp_runtime.ops.reference import recurrent
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
+HALF_ULP = 2**-8 * (1 + 1e-3)  # of bf16
 
 
 class Tokens(NamedTuple):
@@ -158,3 +159,47 @@ def require_equal(name: str, got: Array, expected: Array) -> None:
         at = tuple(differ[0])
         where = f"{[int(index) for index in at]} of {list(got.shape)}: {got[at]}, not {expected[at]}"
         raise AssertionError(f"{name}: {len(differ)} differ, the first at {where}")
+
+
+class Recurrence(Protocol):
+    """A step in float64: states before and after it, ``[slots, heads, …]``."""
+
+    host_batch: Batch
+    before: Array
+    wanted: Array
+
+
+def require_recurrence(
+    case: Recurrence,
+    got: Array,
+    expected: Array,
+    states: Array,
+    is_computed: Iterable[bool],
+    *,
+    state_error: float,
+) -> None:
+    """Compare the rows and states of the sequences that were computed; the others are as they were.
+
+    Args:
+        got, expected: ``[N, heads, …]`` float64; NaN where nothing was written.
+        states: all slots, after the step.
+        is_computed: whether each sequence was.
+        state_error: limit, as a part of a head's largest element.
+    """
+    untouched = set(range(len(states)))
+    for (part, slot, _), wanted in zip(recurrent.sequences(case.host_batch), is_computed, strict=True):
+        if not wanted:
+            assert np.isnan(got[part]).all()
+            continue
+        untouched.discard(slot)
+        size = np.abs(expected[part]).max(axis=-1, keepdims=True)
+        require_close("rows", got[part], expected[part], size, HALF_ULP + 1e-4)
+        size = np.abs(case.wanted[slot]).max(axis=(1, 2), keepdims=True)
+        require_close(f"state {slot}", states[slot], case.wanted[slot], size, state_error)
+    kept = sorted(untouched)
+    require_equal("states of others", states[kept], case.before[kept])
+
+
+def have_counts(sequences: Iterable[Tokens], counts: range) -> list[bool]:
+    """Return whether each sequence has a state, and so many tokens."""
+    return [slot >= 0 and count in counts for count, _, slot in sequences]

@@ -14,17 +14,22 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "gpu/recurrent"))
 from emulated_gpu import EmulatedGpu, imported, to_gpu
 from emulated_kernel import needs_compiler
 from mamba_cases import NAMES, SLOTS, SPECS, STEPS, mamba, mamba_weights, scan, time_steps
-from recurrent_cases import BF16, Tokens, recurrent_batch, require_close, require_equal
+from recurrent_cases import (
+    BF16,
+    HALF_ULP,
+    Tokens,
+    recurrent_batch,
+    require_close,
+    require_recurrence,
+)
 
 from wisp_plan.memory.buffers.recurrent import recurrent as recurrent_buffers
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 from wisp_runtime.batch import StepKind
 from wisp_runtime.ops.reference.mamba import gate_and_norm
-from wisp_runtime.ops.reference.recurrent import sequences
 
 pytestmark = needs_compiler
-HALF_ULP = 2**-8 * (1 + 1e-3)  # of bf16
 STATE_ERROR = 1e-4  # of the largest element of a head
 
 
@@ -71,19 +76,8 @@ class Case:
 
     def check(self, *, is_computed: list[bool], state_error: float) -> None:
         """Compare the rows and states of the sequences that were computed; the others are as they were."""
-        expected, got = self.expected, self.out.host.astype(np.float64).reshape(self.expected.shape)
-        untouched = set(range(SLOTS))
-        for (part, slot, _), wanted in zip(sequences(self.host_batch), is_computed, strict=True):
-            if not wanted:
-                assert np.isnan(got[part]).all()
-                continue
-            untouched.discard(slot)
-            size = np.abs(expected[part]).max(axis=-1, keepdims=True)
-            require_close("y", got[part], expected[part], size, HALF_ULP + 1e-4)
-            size = np.abs(self.wanted[slot]).max(axis=(1, 2), keepdims=True)
-            require_close(f"state {slot}", self.states.host[slot], self.wanted[slot], size, state_error)
-        for slot in untouched:
-            require_equal(f"state {slot}", self.states.host[slot], self.before[slot])
+        got = self.out.host.astype(np.float64).reshape(self.expected.shape)
+        require_recurrence(self, got, self.expected, self.states.host, is_computed, state_error=state_error)
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -15,6 +15,7 @@ from emulated_gpu import EmulatedGpu, HostArray, imported, to_gpu
 from emulated_kernel import needs_compiler
 from recurrent_cases import (
     BF16,
+    HALF_ULP,
     Tokens,
     delta_gates,
     delta_net,
@@ -24,8 +25,8 @@ from recurrent_cases import (
     heads_error,
     mild_gates,
     recurrent_batch,
-    require_close,
     require_equal,
+    require_recurrence,
     states_error,
 )
 
@@ -43,7 +44,6 @@ pytestmark = needs_compiler
 FULL = DeltaNetSpec(key_heads=1, value_heads=2, key_size=128, value_size=128)
 SMALL = DeltaNetSpec(key_heads=2, value_heads=6, key_size=24, value_size=40)
 SLOTS = 5
-HALF_ULP = 2**-8 * (1 + 1e-3)  # of bf16
 STATE_ERROR = 3e-5  # of the largest element of a head; 1e-4 is wanted
 PADDING = Tokens(1, 0, -1)
 STEPS = {
@@ -106,19 +106,8 @@ class Case:
 
 def check_rows(case, expected: np.ndarray, *, is_computed: list[bool], state_error: float) -> None:
     """Compare a case's rows and states."""
-    got, states = case.out.host.astype(np.float64).reshape(expected.shape), case.states.host
-    untouched = set(range(SLOTS))
-    for (part, slot, _), wanted in zip(recurrent.sequences(case.host_batch), is_computed, strict=True):
-        if not wanted:
-            assert np.isnan(got[part]).all()
-            continue
-        untouched.discard(slot)
-        size = np.abs(expected[part]).max(axis=-1, keepdims=True)
-        require_close("o", got[part], expected[part], size, HALF_ULP + 1e-4)
-        size = np.abs(case.wanted[slot]).max(axis=(1, 2), keepdims=True)
-        require_close(f"state {slot}", states[slot], case.wanted[slot], size, state_error)
-    for slot in untouched:
-        require_equal(f"state {slot}", states[slot], case.before[slot])
+    got = case.out.host.astype(np.float64).reshape(expected.shape)
+    require_recurrence(case, got, expected, case.states.host, is_computed, state_error=state_error)
 
 
 def packed(module, matrix: np.ndarray):

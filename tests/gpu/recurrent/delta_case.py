@@ -16,9 +16,10 @@ from recurrent_cases import (
     delta_rule,
     delta_weights,
     gate_rows,
+    have_counts,
     recurrent_batch,
-    require_close,
     require_equal,
+    require_recurrence,
 )
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
@@ -31,7 +32,6 @@ from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.reference import recurrent
 from wisp_runtime.ops.reference.packing import pack
 
-HALF_ULP = 2**-8 * (1 + 1e-3)  # of bf16
 SPECS = {
     "128": DeltaNetSpec(key_heads=2, value_heads=4, key_size=128, value_size=128),
     "three to one": DeltaNetSpec(key_heads=2, value_heads=6, key_size=64, value_size=128),
@@ -70,19 +70,9 @@ class DeltaCase:
 
     def check(self, counts: range, *, state_error: float) -> None:
         """Compare the rows and states of sequences with so many tokens; the others are as they were."""
-        expected, got = self.expected, to_host(self.out).astype(np.float64).reshape(self.expected.shape)
-        states, untouched = to_host(self.states), set(range(len(self.before)))
-        for part, slot, _ in recurrent.sequences(self.host_batch):
-            if slot < 0 or part.stop - part.start not in counts:
-                assert np.isnan(got[part]).all()
-                continue
-            untouched.discard(slot)
-            size = np.abs(expected[part]).max(axis=-1, keepdims=True)
-            require_close("o", got[part], expected[part], size, HALF_ULP + 1e-4)
-            size = np.abs(self.wanted[slot]).max(axis=(1, 2), keepdims=True)
-            require_close(f"state {slot}", states[slot], self.wanted[slot], size, state_error)
-        kept = sorted(untouched)
-        require_equal("states of others", states[kept], self.before[kept])
+        got, states = to_host(self.out).astype(np.float64).reshape(self.expected.shape), to_host(self.states)
+        is_computed = have_counts(self.sequences, counts)
+        require_recurrence(self, got, self.expected, states, is_computed, state_error=state_error)
 
 
 class PrefillCase(DeltaCase):

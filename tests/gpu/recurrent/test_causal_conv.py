@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent))
-from delta_case import HALF_ULP, Tokens, states_on_device  # noqa: E402
-from recurrent_cases import recurrent_batch, require_close, require_equal  # noqa: E402
+from delta_case import Tokens, states_on_device  # noqa: E402
+from recurrent_cases import HALF_ULP, recurrent_batch, require_close, require_equal  # noqa: E402
 
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host  # noqa: E402

@@ -8,9 +8,8 @@ import pytest
 
 pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
-sys.path.insert(0, str(Path(__file__).parent))
-from delta_case import HALF_ULP  # noqa: E402
-from recurrent_cases import require_close  # noqa: E402
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from recurrent_cases import HALF_ULP, require_close  # noqa: E402
 
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host  # noqa: E402

@@ -11,7 +11,16 @@ pytest.importorskip("cupy")
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent))
 from mamba_cases import NAMES, SPECS, STEPS, mamba, mamba_weights, scan, time_steps  # noqa: E402
-from recurrent_cases import BF16, Tokens, recurrent_batch, require_close, require_equal  # noqa: E402
+from recurrent_cases import (  # noqa: E402
+    BF16,
+    HALF_ULP,
+    Tokens,
+    have_counts,
+    recurrent_batch,
+    require_close,
+    require_equal,
+    require_recurrence,
+)
 
 from wisp_plan.spec.mamba import MambaSpec  # noqa: E402
 from wisp_runtime.batch import StepKind  # noqa: E402
@@ -21,9 +30,7 @@ from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
 from wisp_runtime.ops.cuda.recurrent.mamba_norm import MambaNorm  # noqa: E402
 from wisp_runtime.ops.cuda.recurrent.selective_scan import ScanInputs, SelectiveScan  # noqa: E402
 from wisp_runtime.ops.reference.mamba import gate_and_norm  # noqa: E402
-from wisp_runtime.ops.reference.recurrent import sequences  # noqa: E402
 
-HALF_ULP = 2**-8 * (1 + 1e-3)  # of bf16
 STATE_ERROR = 1e-4  # of the largest element of a head
 SLOTS = 40
 LONG = {
@@ -50,7 +57,7 @@ class Case:
 
     def __init__(self, spec: MambaSpec, steps: list[Tokens], seed: int = 0) -> None:
         random, tokens = np.random.default_rng(seed), sum(sequence.count for sequence in steps)
-        self.host_batch, weights = recurrent_batch(steps), mamba_weights(spec, seed)
+        self.steps, self.host_batch, weights = steps, recurrent_batch(steps), mamba_weights(spec, seed)
         xbc = random.standard_normal((tokens, spec.conv_size)).astype(BF16)
         projected = time_steps(spec, tokens, seed)
         self.states, self.before = states_on_device(random, *spec.cache().shapes[0])
@@ -62,19 +69,9 @@ class Case:
 
     def check(self, counts: range, *, state_error: float) -> None:
         """Compare the rows and states of sequences with so many tokens; the others are as they were."""
-        expected, got = self.expected, to_host(self.out).astype(np.float64).reshape(self.expected.shape)
-        states, untouched = to_host(self.states), set(range(SLOTS))
-        for part, slot, _ in sequences(self.host_batch):
-            if slot < 0 or part.stop - part.start not in counts:
-                assert np.isnan(got[part]).all()
-                continue
-            untouched.discard(slot)
-            size = np.abs(expected[part]).max(axis=-1, keepdims=True)
-            require_close("y", got[part], expected[part], size, HALF_ULP + 1e-4)
-            size = np.abs(self.wanted[slot]).max(axis=(1, 2), keepdims=True)
-            require_close(f"state {slot}", states[slot], self.wanted[slot], size, state_error)
-        kept = sorted(untouched)
-        require_equal("states of others", states[kept], self.before[kept])
+        got, states = to_host(self.out).astype(np.float64).reshape(self.expected.shape), to_host(self.states)
+        is_computed = have_counts(self.steps, counts)
+        require_recurrence(self, got, self.expected, states, is_computed, state_error=state_error)
 
 
 @pytest.mark.parametrize("spec", SPECS)
