@@ -140,12 +140,22 @@ def _is_servable(spec: ModelSpec, request: FitRequest) -> bool:
 
 
 def _other_context(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
+    """Yield the longest context that fits, a multiple of a block's tokens or the shortest of ``auto``.
+
+    ``auto`` may keep back memory, or float32 weights on a CPU, that a context which was asked for gets.
+    """
     if request.max_context is None:
         return
     candidate = resolve(spec, replace(request, max_context=None), available_bytes)
-    if candidate.fits and candidate.max_context < request.max_context:
-        tokens = str(candidate.max_context)
-        yield Remedy((("maxContext", tokens),), f"maxContext {tokens}")
+    if not candidate.fits or candidate.max_context >= request.max_context:
+        return
+    low, high = candidate.max_context // request.block_tokens, -(-request.max_context // request.block_tokens)
+    while high - low > 1:
+        middle = (low + high) // 2
+        longer = replace(request, max_context=middle * request.block_tokens)
+        low, high = (middle, high) if resolve(spec, longer, available_bytes).fits else (low, middle)
+    tokens = str(max(candidate.max_context, low * request.block_tokens))
+    yield Remedy((("maxContext", tokens),), f"maxContext {tokens}")
 
 
 def _other_kv_memory(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Iterator[Remedy]:
