@@ -4,6 +4,9 @@ The most that the cache can hold with 1,024 tokens each (or the context, if that
 that decode steps are rounded up to, up to 256 on a GPU and 32 on the CPU. Sequences share the cache by need:
 longer ones are served too, fewer at a time. Eight are allowed wherever their buffers fit, since with little
 memory requests are short; fewer only where not even those fit.
+
+Where ``maxContext`` is auto as well, up to half of the sequences give way to the model's full context: each
+takes memory for recurrent states, snapshots and rows of buffers.
 """
 
 from __future__ import annotations
@@ -11,7 +14,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wisp_plan.fit.request import FitRequest
-from wisp_plan.fit.resolve import Candidate, allocate, is_comfortable, resolve_step, score
+from wisp_plan.fit.resolve import (
+    Candidate,
+    allocate,
+    is_comfortable,
+    resolve_step,
+    score,
+    with_full_context,
+)
 from wisp_plan.memory.batch_buckets import buckets
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.held import AUTO, COMPACT
@@ -21,6 +31,8 @@ AUTO_SEQUENCE_TOKENS = 1024
 
 MAX_GPU_SEQUENCES, MAX_CPU_SEQUENCES = 256, 32
 MIN_AUTO_SEQUENCES = 8
+FULL_CONTEXT_SHARE = 2
+"""Part of the automatic sequences that may give way to the model's full context: a half."""
 _DECODED_TOKENS = 1  # of a sequence in a step: prompts are computed a few at a time
 
 
@@ -38,16 +50,22 @@ def resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candi
 
 
 def _resolve(spec: ModelSpec, request: FitRequest, available_bytes: int) -> Candidate:
+    sizes: tuple[int, ...] = buckets(_limit(request))
     if request.max_concurrent is not None:
-        return resolve_step(spec, request, available_bytes)
-    sizes = buckets(_limit(request))
+        sizes = (request.max_concurrent,)
     low, high = 0, len(sizes)
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (
             (middle, high) if _serves(spec, request, sizes[middle], available_bytes) else (low, middle)
         )
-    return resolve_step(spec, replace(request, max_concurrent=sizes[low]), available_bytes)
+    request = replace(request, max_concurrent=sizes[low])
+    candidate = resolve_step(spec, request, available_bytes)
+    if request.max_context is not None:
+        return candidate
+    least = max(sizes[low] / FULL_CONTEXT_SHARE, min(sizes[low], MIN_AUTO_SEQUENCES))
+    fewer = [size for size in sizes[low::-1] if size >= least]
+    return with_full_context(spec, request, candidate, fewer)
 
 
 def _limit(request: FitRequest) -> int:

@@ -6,8 +6,9 @@ message can name the missing memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.memory.cache import model_groups, sequence_blocks
@@ -21,6 +22,9 @@ MIN_CONTEXT_TOKENS = 512
 
 COMFORT_CONTEXT_TOKENS = 4096
 """Context that a format or a step's width must allow; otherwise the next one is tried."""
+
+FULL_CONTEXT_STEP_TOKENS = 2048
+"""Width down to which steps give way to the model's full context, where ``maxContext`` is auto."""
 
 CPU_KV_BYTES = GIB
 """KV cache of ``auto`` on the CPU, where memory is shared with other processes."""
@@ -75,6 +79,28 @@ def resolve_step(spec: ModelSpec, request: FitRequest, available_bytes: int) -> 
     return max(candidates, key=score)
 
 
+def with_full_context(
+    spec: ModelSpec, request: FitRequest, candidate: Candidate, sequences: Sequence[int]
+) -> Candidate:
+    """Return a candidate with the model's full context; the given one if it has that, or none does.
+
+    The widest step, down to :data:`FULL_CONTEXT_STEP_TOKENS`, with the first number of ``sequences`` that
+    leaves it: one less wide costs each long prompt time, a place less costs where all are taken.
+    """
+    if candidate.max_context == spec.max_context or not candidate.fits:
+        return candidate
+    given = candidate.required.options.max_step_tokens
+    for tokens in step_sizes(spec, request, candidate.available_bytes):
+        if tokens > given or tokens < min(given, FULL_CONTEXT_STEP_TOKENS):
+            continue
+        for number in sequences:
+            changed = replace(request, max_concurrent=number)
+            full = _candidate_at(spec, changed, tokens, candidate.available_bytes, spec.max_context)
+            if _is_allowed(changed, full):
+                return full
+    return candidate
+
+
 def is_comfortable(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> bool:
     """Return whether a candidate fits with the context asked for, or one of some length."""
     limit = request.max_context or min(spec.max_context, COMFORT_CONTEXT_TOKENS)
@@ -86,17 +112,31 @@ def score(candidate: Candidate) -> tuple[bool, int, int]:
     return candidate.fits, candidate.max_context, 0 if candidate.fits else -candidate.required.total_bytes
 
 
-def _candidate(spec: ModelSpec, request: FitRequest, step_tokens: int, available_bytes: int) -> Candidate:
+def _candidate_at(
+    spec: ModelSpec, request: FitRequest, step_tokens: int, available_bytes: int, context: int
+) -> Candidate:
+    """Return the candidate of a context in steps of ``step_tokens`` tokens."""
     groups = model_groups(spec, request.kv)
+    blocks = sequence_blocks(groups, context, request.block_tokens, step_tokens)
+    options = request.ledger_options(context, blocks, step_tokens)
+    return Candidate(compute_ledger(spec, options), available_bytes, context, request.kv_cache_bytes)
 
+
+def _is_allowed(request: FitRequest, candidate: Candidate) -> bool:
+    """Return whether a candidate fits, within what ``auto`` may take if its context is automatic."""
+    if request.max_context is not None:
+        return candidate.fits
+    limit_bytes = auto_kv_bytes(request, candidate.available_bytes)
+    return candidate.fits and candidate.required.kv_cache_bytes <= limit_bytes
+
+
+def _candidate(spec: ModelSpec, request: FitRequest, step_tokens: int, available_bytes: int) -> Candidate:
     def at(context: int) -> Candidate:
-        blocks = sequence_blocks(groups, context, request.block_tokens, step_tokens)
-        options = request.ledger_options(context, blocks, step_tokens)
-        return Candidate(compute_ledger(spec, options), available_bytes, context, request.kv_cache_bytes)
+        return _candidate_at(spec, request, step_tokens, available_bytes, context)
 
     if request.max_context is not None:
         return at(request.max_context)
-    return _longest(spec.max_context, request.block_tokens, at, auto_kv_bytes(request, available_bytes))
+    return _longest(spec.max_context, request.block_tokens, at, partial(_is_allowed, request))
 
 
 def auto_kv_bytes(request: FitRequest, available_bytes: int) -> int:
@@ -106,12 +146,10 @@ def auto_kv_bytes(request: FitRequest, available_bytes: int) -> int:
     return max(CPU_KV_BYTES, available_bytes // CPU_CONTEXT_SHARE)
 
 
-def _longest(limit: int, block_tokens: int, at: Callable[[int], Candidate], kv_bytes: int) -> Candidate:
-    """Find the longest context that fits in ``kv_bytes``: ``limit``, or a multiple of a block below it."""
-
-    def is_allowed(candidate: Candidate) -> bool:
-        return candidate.fits and candidate.required.kv_cache_bytes <= kv_bytes
-
+def _longest(
+    limit: int, block_tokens: int, at: Callable[[int], Candidate], is_allowed: Callable[[Candidate], bool]
+) -> Candidate:
+    """Find the longest context that is allowed: ``limit``, or a multiple of a block below it."""
     full = at(limit)
     if is_allowed(full):
         return full

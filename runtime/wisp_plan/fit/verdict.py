@@ -13,12 +13,11 @@ from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import Candidate, allocate
+from wisp_plan.fit.sentences import message
 from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.memory.ledger import Ledger
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.units import format_size
-from wisp_plan.weights.held import BF16
 from wisp_plan.weights.stored import spec_as_stored
 from wisp_plan.weights.tensors import check_tensors
 
@@ -145,13 +144,13 @@ def check(
         check_tensors(spec, tensors.by_name)
         spec = spec_as_stored(spec, tensors.by_name)
     candidate = resolve(spec, request, available_bytes)
-    request = replace(request, max_concurrent=candidate.required.options.max_concurrent)
+    resolved = replace(request, max_concurrent=candidate.required.options.max_concurrent)
     fits = candidate.fits and request.has_kernels
-    remedies = () if fits else _remedies(spec, request, candidate)
-    ledger = allocate(spec, request, candidate) if fits else candidate.required
+    remedies = () if fits else _remedies(spec, resolved, candidate)
+    ledger = allocate(spec, resolved, candidate) if fits else candidate.required
     return Fit(
         fits=fits,
-        message=_message(spec, request, candidate, remedies, device_name),
+        message=message(spec, request, candidate, remedies, device_name),
         ledger=ledger,
         required_bytes=candidate.required.total_bytes,
         available_bytes=available_bytes,
@@ -172,30 +171,3 @@ def _remedies(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> tup
     from wisp_plan.fit.remedies import find_remedies  # with the catalogue of GPUs
 
     return find_remedies(spec, request, candidate)
-
-
-def _message(
-    spec: ModelSpec, request: FitRequest, candidate: Candidate, remedies: tuple[Remedy, ...], device_name: str
-) -> str:
-    device = device_name if device_name.startswith(("the ", "this ")) else f"the {device_name}"
-    needs = f"needs {format_size(candidate.required.total_bytes)}"
-    if candidate.required.weight_format not in (BF16, "float32"):
-        needs += f" with weights in {candidate.required.weight_format}"
-    has = f"{device} has {format_size(candidate.available_bytes)} free"
-    advice = ", or ".join(remedy.text for remedy in remedies)
-    if not request.has_kernels:
-        return f"{needs}, and there are no kernels for {device}; fits with {advice}"
-    if candidate.fits:
-        is_shortened = candidate.max_context < spec.max_context and request.max_context is None
-        why = (
-            "more than a quarter of the memory holds" if request.device == "cpu" else "which would need more"
-        )
-        limit = f" (of the model's {spec.max_context}, {why})" if is_shortened else ""
-        return f"{needs} for a context of {candidate.max_context} tokens{limit}, {has}"
-    if candidate.headroom_bytes >= 0 and candidate.kv_limit_bytes is not None:
-        cache, allowed = format_size(candidate.required.kv_cache_bytes), format_size(candidate.kv_limit_bytes)
-        return (
-            f"a context of {candidate.max_context} tokens needs a KV cache of {cache}, the limit set for it "
-            f"is {allowed}; fits with {advice}"
-        )
-    return f"{needs}, {has}; fits with {advice}"

@@ -14,6 +14,7 @@ from wisp_plan.units import GIB
 
 ABSURD = 1 << 22
 AUTO, ON_CPU = FitRequest(), FitRequest(device="cpu")
+MXFP4 = FitRequest(formats_available=("bf16", "mxfp4"))
 
 
 def fit_of(shape: str, where: str | int, request: FitRequest = AUTO):
@@ -79,3 +80,39 @@ def test_an_absurd_context_of_a_config_leaves_the_cpu_most_of_its_memory(memory_
         spec, replace(ON_CPU, max_context=fit.max_context * 2), available_bytes=memory_bytes, device_name="x"
     )
     assert named.max_context == fit.max_context * 2  # named by the user, it may take what there is
+
+
+@pytest.mark.parametrize(
+    ("shape", "where", "request_", "context", "sequences", "step"),
+    [
+        ("nemotron-3-nano-30b-a3b", "h100", AUTO, 262144, 64, 8192),  # 255,664 with states of 96
+        ("gpt-oss-120b", "h100", MXFP4, 131072, 64, 4096),  # 108,928 of 96 in steps of 8,192
+        ("qwen3.5-9b", "a100-40gb", AUTO, 262144, 64, 8192),  # 134,864 with states of 128
+        ("qwen3.8-27b", "h100", AUTO, 74592, 48, 8192),  # a full one would leave 8: less than half
+        ("qwen3.8-27b", "h100", replace(AUTO, max_context=262144), 262144, 8, 8192),
+        ("qwen3.8-27b", "h100", replace(AUTO, max_concurrent=8), 262144, 8, 8192),
+    ],
+)
+def test_a_full_context_outranks_wide_steps_and_half_of_the_sequences(
+    shape, where, request_, context, sequences, step
+):
+    fit = fit_of(shape, where, request_)
+    assert (fit.max_context, fit.max_concurrent, fit.max_step_tokens) == (context, sequences, step)
+
+
+def test_a_shortened_context_names_the_setting_that_gives_the_models_own():
+    fit = fit_of("qwen3.8-27b", "h100")
+    gives = "which maxContext 262144 gives, 8 at a time in steps of 8192 tokens"
+    assert f"for a context of 74592 tokens (of the model's 262144, {gives})" in fit.message
+    assert fit_of("qwen3.8-27b", "h100", replace(AUTO, max_context=262144)).max_concurrent == 8
+    assert "of the model's 40960, which would need more)" in fit_of("qwen3-8b", "l4").message
+
+
+def test_a_need_with_room_for_many_names_that_of_one():
+    """Recurrent states and their snapshots of 48 sequences are 14 GiB of the need."""
+    fit = fit_of("qwen3.8-27b", "h100", replace(AUTO, max_context=8192))
+    alone = fit_of("qwen3.8-27b", "h100", replace(AUTO, max_context=8192, max_concurrent=1))
+    least = f"and room for {fit.max_concurrent} at a time ({alone.required_bytes / GIB:.1f} GiB with"
+    assert f"{least} maxConcurrent 1)" in fit.message
+    assert fit.required_bytes - alone.required_bytes > 10 * GIB
+    assert "room for" not in alone.message + fit_of("llama-3-8b", "l4").message
