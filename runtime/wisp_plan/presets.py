@@ -1,7 +1,8 @@
 """Published models by name, each as the ``config.json`` its authors published.
 
-For benchmarks at a real model's size without its weights (``wisp-runtime bench --shape llama-3-8b``). Only
-keys that determine sizes and arithmetic are kept; this is no list of supported models.
+For memory and benchmarks of a real model's size without its weights (``wisp fit llama-3-8b``,
+``wisp-runtime bench decode --shape llama-3-8b``). Only keys that determine sizes and arithmetic are kept;
+this is no list of supported models.
 
 Sources: ``config.json`` of meta-llama/Meta-Llama-3-8B, Llama-3.2-1B and -3B; Qwen/Qwen3-0.6B to -14B,
 Qwen2.5-0.5B and -7B; mistralai/Mistral-7B-v0.1; HuggingFaceTB/SmolLM2-135M, -360M and -1.7B.
@@ -29,10 +30,15 @@ def shape_config(name: str) -> Config:
         UnknownShape: no shape has that name; the message lists them.
     """
     if name not in SHAPES:
-        close = difflib.get_close_matches(name, SHAPES, n=1)
-        hint = f" (did you mean '{close[0]}'?)" if close else ""
+        hint = nearest_shape(name)
         raise UnknownShape(f"no shape '{name[:60]}' is known{hint}; there are {', '.join(SHAPES)}.")
     return dict(SHAPES[name])
+
+
+def nearest_shape(name: str) -> str:
+    """Return `` (did you mean 'llama-3-8b'?)`` with the shape whose name is close to this; empty: none is."""
+    close = difflib.get_close_matches(name.lower(), SHAPES, n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def shape_spec(name: str) -> ModelSpec:

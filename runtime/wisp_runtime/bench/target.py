@@ -13,10 +13,8 @@ from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.batch_buckets import bucket_for, buckets
 from wisp_plan.memory.cache import SNAPSHOTS_A_SEQUENCE, kv_bytes_per_token, model_groups
 from wisp_plan.presets import SHAPES, shape_spec
-from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
-from wisp_plan.quantization.packed_scheme import INT4_GROUPS, int4_name
-from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.stored_presets import STORED_SCHEMES, stored_as
 from wisp_plan.weights.layout import padded
 from wisp_runtime.bench import nvml
 from wisp_runtime.bench.contexts import fill_with_noise
@@ -182,32 +180,6 @@ def open_target(options: TargetOptions, wrap: Callable[[Device], Device] = lambd
     return Target(options, spec, ops, fit, runner, limits, made[1])
 
 
-_UNQUANTIZED = ("lm_head", "in_proj_a", "in_proj_b", "in_proj_ba", "shared_expert_gate")
-"""Layers that quantized checkpoints leave in bf16."""
-
-_CT = "compressed-tensors"
-_SCHEMES = {
-    "fp8_block": Scheme("fp8", "fp8", 128, 128),
-    "mxfp4": Scheme(_CT, "mxfp4", 1, 32, is_packed=True),
-} | {
-    int4_name(group, has_zero_points=has_zeros): Scheme(
-        _CT, "int4", 1, group, is_packed=True, has_zero_points=has_zeros
-    )
-    for group in INT4_GROUPS
-    for has_zeros in (False, True)
-    if has_zeros or group != INT4_GROUPS[0]
-}
-
-
-def stored_as(spec: ModelSpec, quantization: str) -> ModelSpec:
-    """Return ``spec`` as if a checkpoint stored it in a packed format that nothing is rounded to."""
-    scheme = _SCHEMES.get(quantization)
-    if scheme is None:
-        return spec
-    rules = Rule(LayerNames(_UNQUANTIZED), None), Rule(LayerNames((EVERY_LAYER,)), scheme)
-    return replace(spec, quantization=Quantization(scheme.arrangement, rules))
-
-
 def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
     settings: dict[str, object] = {"max_concurrent": options.batch, "max_context": options.context}
     if options.max_step_tokens is not None:
@@ -227,7 +199,7 @@ def _serve_config(options: TargetOptions, spec: ModelSpec) -> ServeConfig:
         decode_path=options.decode_path,
         deterministic=options.deterministic,
         head_quantization=options.head_quantization,
-        quantization="auto" if options.quantization in _SCHEMES else options.quantization,  # type: ignore[arg-type]
+        quantization="auto" if options.quantization in STORED_SCHEMES else options.quantization,  # type: ignore[arg-type]
         kv_cache_dtype=options.kv_cache_dtype,
         kv_cache_bf16_layers=options.kv_cache_bf16_layers,
         **settings,  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from test_mixtures import FAMILIES
 
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.ffn import DenseSpec
+from wisp_plan.stored_presets import stored_as
 from wisp_plan.weights.held import held_weights
 from wisp_runtime.bench.experts import HitCounter, uniform_hits
 from wisp_runtime.bench.record import Row
@@ -21,7 +22,7 @@ from wisp_runtime.bench.roofline import (
 )
 from wisp_runtime.bench.steps import decode_row
 from wisp_runtime.bench.table import show_row
-from wisp_runtime.bench.target import TargetOptions, open_target, stored_as
+from wisp_runtime.bench.target import TargetOptions, open_target
 from wisp_runtime.engine.persistent.strategy import DecodeStrategy
 
 QWEN, H200 = shape_spec("qwen3-30b-a3b"), CEILINGS["H200"]

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, get_args, get_type_hints
 
 import click
 
-from wisp_operator.api import API_VERSION, KIND, InferenceModel, Runtime, parse
-from wisp_operator.api.manifests import read_files
+from wisp_operator.api import InferenceModel, Runtime
 from wisp_operator.cli.display import ledger
+from wisp_operator.cli.fit_targets import Target, read_target
 from wisp_operator.core.fit import verdict
 from wisp_operator.core.naming.grants import foreign_meaning
-from wisp_operator.errors import SourceError, WispError
+from wisp_operator.errors import WispError
 from wisp_operator.local.machine import hardware
 from wisp_operator.local.pod_template import Device as Choice
 from wisp_plan.errors import PlanError, UnknownCard
 from wisp_plan.fit.verdict import Fit
-from wisp_plan.gguf.files import SUFFIX
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
+from wisp_plan.presets import SHAPES
+from wisp_plan.stored_presets import STORED_SCHEMES
 
 REFUSED, UNKNOWN = 1, 2  # exit codes
-EXAMPLES = """\b
+EXAMPLES = f"""\b
 Examples:
   wisp fit model.yaml                       on what the manifest asks for, else on this machine
   wisp fit chat.yaml code.yaml --gpu l4
   wisp fit hf://Qwen/Qwen3-8B --gpu h100 --max-context 32768
   wisp fit ./my-model --device cpu --json
+  wisp fit qwen3.6-35b-a3b --gpu h100 --quantization fp8_block
+
+Published shapes: {", ".join(SHAPES)}.
 
 Exit codes: 0 everything fits, 1 something does not, or it or its GPU is refused, 2 it cannot be known.
 """
@@ -59,8 +61,9 @@ def _choices(field: str) -> tuple[str, ...]:
 @click.option("--max-concurrent", type=click.IntRange(1, 1024), help="Sequences at a time.")
 @click.option(
     "--quantization",
-    type=click.Choice(_choices("quantization")),
-    help="Of the weights; auto: as stored, where the card has kernels for that (docs/quantization.md).",
+    type=click.Choice((*_choices("quantization"), *STORED_SCHEMES)),
+    help="Of the weights; auto: as stored, where the card has kernels for that (docs/quantization.md). From "
+    "fp8_block on: a published shape, as if it were stored so.",
 )
 @click.option(
     "--head-quantization", type=click.Choice(_choices("head_quantization")), help="Of the head: bf16 or fp8."
@@ -70,29 +73,22 @@ def _choices(field: str) -> tuple[str, ...]:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def command(targets: Sequence[str], gpu: str | None, device: Choice, as_json: bool, **runtime: Any) -> None:
-    """Say whether the models of each TARGET fit: a manifest, a folder, a GGUF file, or hf://ORG/NAME.
+    """Say whether the models of each TARGET fit.
 
-    Reads config.json and the headers of the weights, nothing more.
+    TARGET is a manifest, a folder, a GGUF file or hf://ORG/NAME, of which config.json and the headers of the
+    weights are read, nothing more; or the name of a published model's shape, for which nothing is.
     """
     chosen = {key: value for key, value in runtime.items() if value is not None}
     failures = Failures()
-    by_target = _models_of(targets, chosen, failures)
-    models = [model for found in by_target.values() for model in found]
-    of_manifests = [
-        model
-        for target, found in by_target.items()
-        if Path(target).is_file() and not target.endswith(SUFFIX)
-        for model in found
-    ]
-    answers = _answers(models, gpu, device, failures)
+    answers = _answers(_read(targets, chosen, failures), gpu, device, failures)
     cards = {answer.device_name: _card(answer) for _, answer in answers}
     if as_json:
-        documents = [_document(model, answer, cards[answer.device_name]) for model, answer in answers]
+        documents = [_document(target, answer, cards[answer.device_name]) for target, answer in answers]
         click.echo(json.dumps(documents, indent=2))
     else:
-        for model, answer in answers:
-            ledger.show(model.name, answer)
-            for note in _notes(model, answer, wants_gpu=device != "cpu" and model in of_manifests):
+        for target, answer in answers:
+            ledger.show(target.name, answer)
+            for note in _notes(target, answer, may_use_gpu=device != "cpu"):
                 click.echo(note)
         for card in filter(None, cards.values()):
             click.echo(_caution(card), nl=False)
@@ -120,45 +116,50 @@ class Failures:
         self.exit_code = max(self.exit_code, code)
 
 
-def _models_of(
-    targets: Sequence[str], chosen: dict[str, Any], failures: Failures
-) -> dict[str, list[InferenceModel]]:
+def _read(texts: Sequence[str], chosen: dict[str, Any], failures: Failures) -> list[Target]:
     """Return the models of each target; one that cannot be read is reported and left out."""
-    by_target = {}
-    for target in targets:
+    targets = []
+    for text in texts:
         try:
-            by_target[target] = _models(target, chosen)
+            targets += read_target(text, chosen)
         except (PlanError, WispError) as error:
-            failures.report(error, "" if len(targets) == 1 or target in str(error) else target)
-    return by_target
+            failures.report(error, "" if len(texts) == 1 or text in str(error) else text)
+    return targets
 
 
 def _answers(
-    models: Sequence[InferenceModel], gpu: str | None, device: Choice, failures: Failures
-) -> list[tuple[InferenceModel, Fit]]:
+    targets: Sequence[Target], gpu: str | None, device: Choice, failures: Failures
+) -> list[tuple[Target, Fit]]:
     """Plan each model alone; one that cannot be planned is reported and left out."""
     answers = []
-    for model in models:
+    for target in targets:
         try:
-            answers.append((model, _plan(model, gpu, device)))
+            answers.append((target, _plan(target, gpu, device)))
         except (PlanError, WispError) as error:
-            failures.report(error, model.name if len(models) > 1 else "")
+            failures.report(error, target.name if len(targets) > 1 else "")
     return answers
 
 
-def _notes(model: InferenceModel, answer: Fit, *, wants_gpu: bool) -> Iterator[str]:
+def _notes(target: Target, answer: Fit, *, may_use_gpu: bool) -> Iterator[str]:
     """Yield what a reader of the verdict would not expect.
 
     Args:
-        wants_gpu: the user did not ask for the CPU, and the model is a manifest's.
+        may_use_gpu: the user did not ask for the CPU.
     """
-    if wants_gpu and model.spec.gpu.count and answer.device_name == hardware.THIS_MACHINE:
+    model, name = target.model, target.name
+    if target.shape:
         yield (
-            f"{model.name} wants a GPU, and this machine has none that nvidia-smi lists: checked for the "
+            f"No checkpoint was read: these are the sizes of the published {name}. As if it were stored in "
+            "another format: --quantization fp8_block, int4, …"
+        )
+    is_on_cpu = answer.device_name == hardware.THIS_MACHINE
+    if target.is_manifest and may_use_gpu and model.spec.gpu.count and is_on_cpu:
+        yield (
+            f"{name} wants a GPU, and this machine has none that nvidia-smi lists: checked for the "
             "memory of its CPU. Name a card to check for that: --gpu l4"
         )
     if meaning := foreign_meaning(model.served_name, model.key):
-        yield f"spec.model.servedName: {meaning} {model.name} is then reached as {model.key} alone."
+        yield f"spec.model.servedName: {meaning} {name} is then reached as {model.key} alone."
 
 
 def _card(answer: Fit) -> Card | None:
@@ -187,53 +188,9 @@ def _caution(card: Card) -> str:
     )
 
 
-def _models(target: str, chosen: dict[str, Any]) -> list[InferenceModel]:
-    """The models of a manifest, or one made of a folder or URI; ``chosen`` outranks their spec.runtime.
-
-    Raises:
-        SourceError: TARGET is none of these.
-    """
-    _require_target(target)
-    if "://" in target or Path(target).is_dir() or target.endswith(SUFFIX):
-        uri = target if "://" in target else f"file://{Path(target).resolve()}"
-        spec = {"model": {"uri": uri}}
-        document = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": _name(uri)}, "spec": spec}
-        models = [parse(document)]
-    else:
-        models = [manifest.model for manifest in read_files([target])]
-    return [
-        replace(model, spec=replace(model.spec, runtime=replace(model.spec.runtime, **chosen)))
-        for model in models
-    ]
-
-
-def _require_target(target: str) -> None:
-    if "://" in target:
-        return
-    if not Path(target).exists():
-        raise SourceError(
-            f"{target} is not there. TARGET is a manifest (a YAML file), a folder with a model, a GGUF file, "
-            "or hf://ORG/NAME."
-        )
-
-
-def _name(uri: str) -> str:
-    """Name of a model that has none: the end of its URI, of a GGUF file without the suffix.
-
-    Names begin with a letter: ``7b-chat`` becomes ``model-7b-chat``.
-    """
-    end = uri.rstrip("/").rpartition("/")[2].removesuffix(SUFFIX)
-    words = re.sub(r"[^a-z0-9]+", "-", end.lower()).strip("-")
-    name = words if words[:1].isalpha() else f"model-{words}"
-    return name[:40].strip("-")
-
-
-def _plan(model: InferenceModel, gpu: str | None, choice: Choice) -> Fit:
-    files = hardware.files_of(model)
-    if files is None:
-        raise SourceError(f"{model.spec.model.uri} can only be read by a pod; its first start measures it.")
-    device = verdict.of_card(find_card(gpu)) if gpu else _device(model, choice)
-    return verdict.plan(model, files, device)
+def _plan(target: Target, gpu: str | None, choice: Choice) -> Fit:
+    device = verdict.of_card(find_card(gpu)) if gpu else _device(target.model, choice)
+    return verdict.plan(target.model, target.files(), device)
 
 
 def _device(model: InferenceModel, choice: Choice) -> verdict.Device:
@@ -253,13 +210,13 @@ def _device(model: InferenceModel, choice: Choice) -> verdict.Device:
     return verdict.Device("cpu", f"CPU within spec.resources.limits.memory {limit}", available_bytes)
 
 
-def _document(model: InferenceModel, answer: Fit, card: Card | None) -> dict[str, Any]:
+def _document(target: Target, answer: Fit, card: Card | None) -> dict[str, Any]:
     rows = [
         {"name": row.name, "bytes": row.size_bytes, "why": row.explanation} for row in answer.ledger.rows()
     ]
     return {
-        "model": model.key,
-        "uri": model.spec.model.uri,
+        "model": target.name if target.shape else target.model.key,
+        "uri": None if target.shape else target.model.spec.model.uri,
         "device": answer.device_name,
         "support": card.support if card else None,
         "requiredBytes": answer.required_bytes,

@@ -47,8 +47,8 @@ class Files(Protocol):
     def config(self) -> ModelSpec:
         """Read ``config.json``; raises PlanError or SourceError."""
 
-    def tensors(self) -> TensorIndex:
-        """Read the headers of the weights; raises PlanError or SourceError."""
+    def tensors(self) -> TensorIndex | None:
+        """Read the headers of the weights, None where there are none; raises PlanError or SourceError."""
 
 
 class LocalFolder:

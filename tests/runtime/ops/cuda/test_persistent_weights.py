@@ -16,8 +16,8 @@ from emulated_gpu import imported
 
 from wisp_plan.presets import shape_spec
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.stored_presets import stored_as
 from wisp_plan.weights.held import held_weights
-from wisp_runtime.bench.target import stored_as
 from wisp_runtime.errors import KernelsMissing
 
 SPEC = replace(shape_spec("qwen3.8-27b"), layers=shape_spec("qwen3.8-27b").layers[:4])
