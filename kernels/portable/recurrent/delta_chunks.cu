@@ -10,14 +10,14 @@
 //   grid : (chunks, Hk, 1)    block : (256, 1, 1), half of them a value head    shared : 71,680 B
 //   needs: Dk % 8 == 0, Dk <= 128; 16-byte aligned arrays and rows (ops/cuda/recurrent/delta_prefill.py checks)
 //   check: tests/gpu/recurrent/test_delta_prefill.py against ops/reference/recurrent.py, states within 1e-4
-#include "chunks.cuh"
+#include "chunks/decay_sum.cuh"
+#include "chunks/delta_chunk.cuh"
+#include "chunks/triangular_inverse.cuh"
 #include "copy/async_copy.cuh"
-#include "decay_sum.cuh"
 #include "delta_gates.cuh"
 #include "mma/split_bf16.cuh"
 #include "mma/warp_mma.cuh"
 #include "sync/pdl.cuh"
-#include "triangular_inverse.cuh"
 
 constexpr int kHeads = 2;  // value heads at a time
 constexpr int kThreads = kHeads * kInverseThreads;
@@ -126,17 +126,13 @@ __device__ __forceinline__ void sum_decays(Shared& shared, int which, int head, 
   shared.sums[which][2 * lane + 1] = sum;
 }
 
-__device__ __forceinline__ float difference(const Sum& a, const Sum& b) {
-  return (a.high - b.high) + (a.low - b.low);
-}
-
 __device__ __forceinline__ void write_factors(const Shared& shared, int which, int token, ChunkFactors& factors) {
   if (token >= kChunk) return;
   const Sum sum = shared.sums[which][token], last = shared.sums[which][kChunk - 1];
   const float decay = expf(sum.high + sum.low), key = shared.key_factor[token];
   factors.read[token] = decay * key;
   factors.query[token] = decay * shared.query_factor[token];
-  factors.write[token] = expf(difference(last, sum)) * key;
+  factors.write[token] = expf(last.minus(sum)) * key;
   if (token < 4) factors.decay[token] = expf(last.high + last.low);
 }
 
@@ -157,7 +153,7 @@ __device__ __forceinline__ void fill_row(Shared& shared, int which, int row, int
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     const int other = column + i;
-    const float decay = other <= row ? __expf(difference(own, shared.sums[which][other])) : 0.f;
+    const float decay = other <= row ? __expf(own.minus(shared.sums[which][other])) : 0.f;
     const float factor = decay * shared.key_factor[other];
     lower[i] = other < row ? key * factor * shared.key_scores[row][other] : 0.f;
     scores[i] = other <= row ? query * factor * shared.query_scores[row][other] : 0.f;

@@ -18,12 +18,13 @@
 //          (ops/cuda/recurrent/delta_decode.py checks). States and inputs are read before the kernel ahead has ended:
 //          nothing between a step's inputs and this kernel may write them
 //   check: tests/gpu/recurrent/test_delta_decode.py against ops/reference/recurrent.py, states within 1e-5
+#include "decode/decoded_sequence.cuh"
+#include "decode/gate_logits.cuh"
+#include "decode/token_conv.cuh"
 #include "delta_gates.cuh"
-#include "gate_logits.cuh"
 #include "math/reduce.cuh"
 #include "sync/count_up_to.cuh"
 #include "sync/pdl.cuh"
-#include "token_conv.cuh"
 
 constexpr int kThreads = WISP_DELTA_DECODE_THREADS, kWarps = kThreads / 32;
 constexpr int kSize = WISP_DELTA_MAX_SIZE;  // Dk and Dv, at most: a lane holds four columns
@@ -106,14 +107,15 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   pdl_launch_dependents();
 
   // 1. The old state, old inputs and weights, while the kernel before still runs. Three warps convolve.
-  const int token = starts[sequence], tokens = starts[sequence + 1] - token, slot = slots[sequence];
-  if (slot < 0 || tokens < 1 || tokens >= shape.min_tokens) {
+  const DecodedSequence decoded(starts, slots, sequence);
+  if (decoded.is_left_out(shape.min_tokens)) {
     pdl_wait();
     return;
   }
+  const int token = decoded.token;
   const bool is_first = positions[token] == 0;
-  float* state =
-      states + slot * shape.slot_stride + head * shape.state_size() + kRows * warp * shape.value_size + 4 * lane;
+  float* state = states + decoded.slot * shape.slot_stride + head * shape.state_size() +
+                 kRows * warp * shape.value_size + 4 * lane;
   Rows rows(shape, warp, lane);
   rows.load(state, shape.value_size, is_first);
   const int key_head = shape.key_head(head), key_columns = shape.key_heads * shape.key_size;
@@ -121,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
   const int channel = 4 * lane + (warp < 2 ? warp * key_columns + key_head * shape.key_size
                                            : 2 * key_columns + head * shape.value_size);
   const bool convolves = warp < kConvWarps && 4 * lane < (warp < 2 ? shape.key_size : shape.value_size);
-  bf16* old_inputs = inputs + slot * decode.input_stride + channel;
+  bf16* old_inputs = inputs + decoded.slot * decode.input_stride + channel;
   TokenConv convolution;
   if (convolves) convolution.load(conv + static_cast<int64_t>(channel) * 4, old_inputs, channels, is_first);
   const GateLogits<32 * kGateWarps> logits(gate_weight, head, shape.value_heads, decode.columns);

@@ -14,8 +14,9 @@
 //          arrays, rows and slots (ops/cuda/recurrent/delta_prefill.py checks). States are read before the kernel ahead
 //          has ended: nothing between a step's inputs and this kernel may write them
 //   check: tests/gpu/recurrent/test_delta_prefill.py against ops/reference/recurrent.py, states within 1e-4
-#include "chunks.cuh"
-#include "copy/async_copy.cuh"
+#include "chunks/delta_chunk.cuh"
+#include "chunks/rows.cuh"
+#include "chunks/stages.cuh"
 #include "delta_gates.cuh"
 #include "mma/split_bf16.cuh"
 #include "mma/warp_mma.cuh"
@@ -32,48 +33,27 @@ struct Stage {
 static_assert(sizeof(Stage) == 72464, "arguments.py has this size");
 
 template <int kWarps>
-struct Stages {
-  static constexpr int kStride = 16 * kWarps + 8;  // of V
-  unsigned char* memory;
-  int count;
+using WarpStages = Stages<Stage, Fixed<16 * kWarps + 8>>;
 
-  __device__ __forceinline__ Stage& of(int chunk) const {
-    constexpr int kBytes = sizeof(Stage) + kChunk * kStride * static_cast<int>(sizeof(bf16));
-    return *reinterpret_cast<Stage*>(memory + chunk % count * kBytes);
-  }
-  __device__ __forceinline__ bf16* value(Stage& stage, int row, int column) const {
-    return reinterpret_cast<bf16*>(&stage + 1) + row * kStride + column;
-  }
-};
-
-// Copy kRows rows of kColumns bf16; zeros past `rows` and `columns`.
-template <int kColumns, int kRows = kChunk>
-__device__ __forceinline__ void copy_rows(bf16* to, int to_stride, const bf16* from, int64_t from_stride,
-                                          int rows = kRows, int columns = kColumns) {
-  constexpr int kVecs = kColumns / kBf16Vec;
-#pragma unroll 4
-  for (int i = threadIdx.x % 32; i < kRows * kVecs; i += 32) {
-    const int row = i / kVecs, column = i % kVecs * kBf16Vec;
-    const bool exists = row < rows && column < columns;
-    copy16_async(shared_address(to + row * to_stride + column), exists ? from + row * from_stride + column : from,
-                 exists);
-  }
+__device__ __forceinline__ void copy_matrix(bf16* to, const bf16* from) {
+  copy_rows<2 * kChunk>(to, kMatrixStride, from, kChunk, 2 * kChunk, kChunk, kChunk);
 }
 
 // The copying warp brings one chunk.
 template <int kWarps>
-__device__ __forceinline__ void copy_chunk(const Stages<kWarps>& stages, Stage& stage, const bf16* qkv, int64_t token,
-                                           int tokens, int head, int first_value, const ChunkMatrices& matrices,
-                                           const ChunkFactors& factors, const DeltaShape& shape) {
+__device__ __forceinline__ void copy_chunk(const WarpStages<kWarps>& stages, Stage& stage, const bf16* qkv,
+                                           int64_t token, int tokens, int head, int first_value,
+                                           const ChunkMatrices& matrices, const ChunkFactors& factors,
+                                           const DeltaShape& shape) {
   const int key_head = shape.key_head(head);
   const bf16 *keys = shape.key(qkv, token, key_head), *queries = shape.query(qkv, token, key_head);
-  copy_rows<kMaxSize>(stage.keys[0], kRowStride, keys, shape.qkv_stride, tokens, shape.key_size);
-  copy_rows<kMaxSize>(stage.queries[0], kRowStride, queries, shape.qkv_stride, tokens, shape.key_size);
-  copy_rows<kChunk, 2 * kChunk>(stage.solved[0], kMatrixStride, matrices.solved[0][0], kChunk);
-  copy_rows<kChunk, 2 * kChunk>(stage.scores[0], kMatrixStride, matrices.scores[0][0], kChunk);
+  copy_rows(stage.keys[0], kRowStride, keys, shape.qkv_stride, tokens, shape.key_size, kMaxSize);
+  copy_rows(stage.queries[0], kRowStride, queries, shape.qkv_stride, tokens, shape.key_size, kMaxSize);
+  copy_matrix(stage.solved[0], matrices.solved[0][0]);
+  copy_matrix(stage.scores[0], matrices.scores[0][0]);
   const bf16* values = shape.value(qkv, token, head) + first_value;
-  copy_rows<16 * kWarps>(stages.value(stage, 0, 0), Stages<kWarps>::kStride, values, shape.qkv_stride, tokens,
-                         shape.value_size - first_value);
+  copy_rows(stages.value(stage, 0, 0), stages.stride, values, shape.qkv_stride, tokens, shape.value_size - first_value,
+            16 * kWarps);
   for (int i = threadIdx.x % 32; i < static_cast<int>(sizeof(ChunkFactors) / 16); i += 32) {
     const char* from = reinterpret_cast<const char*>(&factors) + 16 * i;
     copy16_async(shared_address(reinterpret_cast<char*>(&stage.factors) + 16 * i), from, true);
@@ -81,7 +61,6 @@ __device__ __forceinline__ void copy_chunk(const Stages<kWarps>& stages, Stage& 
   copies_commit();
 }
 
-using Rows = float[kChunk / 8][4];     // 16 columns of V, as rows, by 64 tokens
 using State = float[kMaxSize / 8][4];  // 16 columns of S, as rows
 
 // Sums of S^T K^T and S^T Q^T.
@@ -96,14 +75,10 @@ __device__ __forceinline__ void read_state(const State& s, const Stage& stage, i
       uint32_t keys[4], queries[4];
       load_matrices(keys, shared_address(&stage.keys[tile * 8 + row][k * 16 + column]));
       load_matrices(queries, shared_address(&stage.queries[tile * 8 + row][k * 16 + column]));
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(of_keys[tile + i], a.high, keys + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(of_queries[tile + i], a.high, queries + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(of_keys[tile + i], a.low, keys + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(of_queries[tile + i], a.low, queries + 2 * i);
+      add_product(of_keys, tile, a.high, keys);
+      add_product(of_queries, tile, a.high, queries);
+      add_product(of_keys, tile, a.low, keys);
+      add_product(of_queries, tile, a.low, queries);
     }
   }
 }
@@ -145,24 +120,16 @@ __device__ __forceinline__ void multiply_lower(Rows& sums, const Rows& a, const 
       uint32_t high[4], low[4];
       load_matrices(high, shared_address(&matrix[tile * 8 + row][k * 16 + column]));
       load_matrices(low, shared_address(&matrix[kChunk + tile * 8 + row][k * 16 + column]));
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(sums[tile + i], split.high, high + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(sums[tile + i], split.low, high + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(sums[tile + i], split.high, low + 2 * i);
+      add_product(sums, tile, split.high, high);
+      add_product(sums, tile, split.low, high);
+      add_product(sums, tile, split.high, low);
     }
   }
 }
 
 // S^T <- decay S^T + (V'^T diag(write)) K.
 __device__ __forceinline__ void update_state(State& s, Rows& v, const Stage& stage, int lane) {
-  const float decay = stage.factors.decay[0];
-#pragma unroll
-  for (int tile = 0; tile < kMaxSize / 8; tile++) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) s[tile][i] *= decay;
-  }
+  multiply_by(s, stage.factors.decay[0]);
 #pragma unroll
   for (int k = 0; k < kChunk / 16; k++) {
 #pragma unroll
@@ -175,26 +142,8 @@ __device__ __forceinline__ void update_state(State& s, Rows& v, const Stage& sta
     for (int tile = 0; tile < kMaxSize / 8; tile += 2) {
       uint32_t b[4];
       load_matrices_transposed(b, shared_address(&stage.keys[k * 16 + lane % 16][tile * 8 + lane / 16 * 8]));
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(s[tile + i], a.high, b + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(s[tile + i], a.low, b + 2 * i);
-    }
-  }
-}
-
-// A warp's 16 columns of O, or 8; a lane stores two columns of a token at a time.
-__device__ __forceinline__ void store_rows(const Rows& o, bf16* out, int64_t stride, int tokens, int columns,
-                                           int lane) {
-#pragma unroll
-  for (int tile = 0; tile < kChunk / 8; tile++) {
-    const int token = tile * 8 + lane / 4;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const uint32_t pair = transpose_8x8(pack_bf16(o[tile][2 * half], o[tile][2 * half + 1]));
-      if (token < tokens && half * 8 < columns) {
-        *reinterpret_cast<uint32_t*>(out + token * stride + half * 8 + lane % 4 * 2) = pair;
-      }
+      add_product(s, tile, a.high, b);
+      add_product(s, tile, a.low, b);
     }
   }
 }
@@ -229,29 +178,18 @@ __device__ __forceinline__ void scan(const bf16* qkv, const int* starts, const i
     pdl_wait();
     return;
   }
-  const Stages<kWarps> stages = {reinterpret_cast<unsigned char*>(memory), stage_count};
+  const WarpStages<kWarps> stages = {reinterpret_cast<unsigned char*>(memory), stage_count, {}};
   const int begin = starts[sequence], tokens = starts[sequence + 1] - begin, block_value = blockIdx.x * kWarps * 16;
   const int64_t index = static_cast<int64_t>(sequences.chunks_before(sequence)) * shape.value_heads + head;
 
   if (warp == kWarps) {
     // 1. The last warp copies, as many chunks ahead as there are stages.
     pdl_wait();
-    const auto copy = [&](int chunk) {
-      if (chunk >= chunks) return;
+    stages.fill(chunks, [&](int chunk) {
       const int64_t at = index + static_cast<int64_t>(chunk) * shape.value_heads;
-      copy_chunk(stages, stages.of(chunk), qkv, begin + static_cast<int64_t>(chunk) * kChunk, tokens - chunk * kChunk,
-                 head, block_value, matrices[at], factors[at], shape);
-    };
-    copy(0);
-    for (int chunk = 0; chunk < chunks; chunk++) {
-      copies_wait<0>();
-      __syncthreads();  // this chunk is there, and all have left the one before
-      if (stages.count > 1) copy(chunk + 1);
-      if (stages.count == 1) {
-        __syncthreads();
-        copy(chunk + 1);
-      }
-    }
+      copy_chunk<kWarps>(stages, stages.of(chunk), qkv, begin + static_cast<int64_t>(chunk) * kChunk,
+                         tokens - chunk * kChunk, head, block_value, matrices[at], factors[at], shape);
+    });
     return;
   }
 
@@ -275,7 +213,7 @@ __device__ __forceinline__ void scan(const bf16* qkv, const int* starts, const i
     Stage& stage = stages.of(chunk);
     Rows x = {}, o = {}, v = {};
     read_state(s, stage, lane, x, o);
-    subtract_from_values(x, o, stages.value(stage, 0, warp * 16), Stages<kWarps>::kStride, stage.factors, lane);
+    subtract_from_values(x, o, stages.value(stage, 0, warp * 16), stages.stride, stage.factors, lane);
     multiply_lower(v, x, stage.solved, lane);
     multiply_lower(o, v, stage.scores, lane);
     store_rows(o, to + chunk * kChunk * stride, stride, tokens - chunk * kChunk, shape.value_size - first_value, lane);

@@ -12,6 +12,7 @@
 //          (ops/cuda/recurrent/selective_scan.py checks). States are read before the kernel ahead has ended: nothing
 //          between a step's inputs and this kernel may write them
 //   check: tests/gpu/recurrent/test_mamba.py against ops/reference/mamba.py, states within 1e-5
+#include "decode/decoded_sequence.cuh"
 #include "mamba_shape.cuh"
 #include "math/reduce.cuh"
 #include "sync/pdl.cuh"
@@ -78,13 +79,14 @@ __device__ __forceinline__ void decode(const bf16* xbc, const bf16* steps, const
   pdl_launch_dependents();
 
   // 1. The first rows of the old state, while the kernel before still runs.
-  const int token = starts[sequence], tokens = starts[sequence + 1] - token, slot = slots[sequence];
-  if (slot < 0 || tokens < 1 || tokens >= shape.min_tokens) {
+  const DecodedSequence decoded(starts, slots, sequence);
+  if (decoded.is_left_out(shape.min_tokens)) {
     pdl_wait();
     return;
   }
+  const int token = decoded.token;
   const bool is_first = positions[token] == 0;
-  float* state = states + slot * shape.slot_stride + shape.head_state(head);
+  float* state = states + decoded.slot * shape.slot_stride + shape.head_state(head);
   Rows<kQuads> s;
   int first = warp * kRows;
   s.load(state, first, lane, is_first, shape);

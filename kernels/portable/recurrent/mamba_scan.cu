@@ -12,26 +12,24 @@
 //   grid : (H, B, ceil(Dh / 16 / warps))    block : (32 (warps + 1), 1, 1), warps <= 7; the last warp copies
 //   shared : 18,432 B, and of each stage `Stage` and 128 (16 warps + 8) B
 //   needs: Dh % 8 == 0, Dh <= 128; S % 8 == 0, S <= 128, 256 (_256); one or two stages; 16-byte aligned arrays, rows
-//   and
-//          slots (ops/cuda/recurrent/selective_scan.py checks). States are read before the kernel ahead has ended:
+//          and slots (ops/cuda/recurrent/selective_scan.py checks). States are read before the kernel ahead has ended:
 //          nothing between a step's inputs and this kernel may write them
 //   check: tests/gpu/recurrent/test_mamba.py against ops/reference/mamba.py, states within 1e-4
 //
 // Source: Dao & Gu 2024, arXiv:2405.21060, section 6.
-#include "copy/async_copy.cuh"
-#include "decay_sum.cuh"
+#include "chunks/decay_sum.cuh"
+#include "chunks/rows.cuh"
+#include "chunks/stages.cuh"
 #include "mamba_shape.cuh"
 #include "math/reduce.cuh"
 #include "mma/split_bf16.cuh"
 #include "mma/warp_mma.cuh"
 #include "sync/pdl.cuh"
 
-constexpr int kChunk = WISP_RECURRENT_CHUNK;
 constexpr int kThreads = 256;             // at most: with a ninth warp each has 168 registers
 constexpr int kScoreStride = kChunk + 8;  // ldmatrix meets every bank once
 
 using Scores = bf16[2 * kChunk][kScoreStride];  // upper parts above lower ones
-using Rows = float[kChunk / 8][4];              // 16 channels, as rows, by 64 tokens
 
 // A chunk in shared memory; behind it x, [64][16 warps + 8].
 template <int kStates>
@@ -44,33 +42,6 @@ struct Stage {
   float decay[4];       // e^L_last, four times
 };
 static_assert(sizeof(Stage<128>) == 36112 && sizeof(Stage<256>) == 68880, "mamba_arguments.py has these sizes");
-
-template <int kStates>
-struct Stages {
-  unsigned char* memory;
-  int count, stride;  // of x
-
-  __device__ __forceinline__ Stage<kStates>& of(int chunk) const {
-    const int bytes = sizeof(Stage<kStates>) + kChunk * stride * static_cast<int>(sizeof(bf16));
-    return *reinterpret_cast<Stage<kStates>*>(memory + chunk % count * bytes);
-  }
-  __device__ __forceinline__ bf16* x(Stage<kStates>& stage, int row, int column) const {
-    return reinterpret_cast<bf16*>(&stage + 1) + row * stride + column;
-  }
-};
-
-// Copy 64 rows; zeros past `rows` and `columns`, up to `width`.
-__device__ __forceinline__ void copy_rows(bf16* to, int to_stride, const bf16* from, int64_t from_stride, int rows,
-                                          int columns, int width) {
-  const int vectors = width / kBf16Vec;
-#pragma unroll 4
-  for (int i = threadIdx.x % 32; i < kChunk * vectors; i += 32) {
-    const int row = i / vectors, column = i % vectors * kBf16Vec;
-    const bool exists = row < rows && column < columns;
-    copy16_async(shared_address(to + row * to_stride + column), exists ? from + row * from_stride + column : from,
-                 exists);
-  }
-}
 
 // Time steps and decays of a chunk, by one warp: two tokens a lane.
 template <int kStates>
@@ -115,8 +86,7 @@ __device__ __forceinline__ void multiply_scores(Scores& scores, const Stage<kSta
       uint32_t a[4], b[4];
       load_matrices(a, shared_address(&stage.c[row * 16 + lane % 16][k + lane / 16 * 8]));
       load_matrices(b, shared_address(&stage.b[column * 16 + lane / 16 * 8 + lane % 8][k + lane / 8 % 2 * 8]));
-      mma_16x8x16(sums[0], a, b);
-      mma_16x8x16(sums[1], a, b + 2);
+      add_product(sums, 0, a, b);
     }
 #pragma unroll
     for (int tile = 0; tile < 2; tile++) {
@@ -151,10 +121,8 @@ __device__ __forceinline__ void read_state(Rows& y, const float (&s)[kStates / 8
     for (int tile = 0; tile < kChunk / 8; tile += 2) {
       uint32_t b[4];
       load_matrices(b, shared_address(&stage.c[tile * 8 + row][k * 16 + column]));
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(y[tile + i], a.high, b + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(y[tile + i], a.low, b + 2 * i);
+      add_product(y, tile, a.high, b);
+      add_product(y, tile, a.low, b);
     }
   }
 #pragma unroll
@@ -175,10 +143,8 @@ __device__ __forceinline__ void add_scores(Rows& y, const uint32_t (&x)[kChunk /
       uint32_t high[4], low[4];
       load_matrices(high, shared_address(&scores[tile * 8 + row][k * 16 + column]));
       load_matrices(low, shared_address(&scores[kChunk + tile * 8 + row][k * 16 + column]));
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(y[tile + i], x[k], high + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(y[tile + i], x[k], low + 2 * i);
+      add_product(y, tile, x[k], high);
+      add_product(y, tile, x[k], low);
     }
   }
 }
@@ -187,12 +153,7 @@ __device__ __forceinline__ void add_scores(Rows& y, const uint32_t (&x)[kChunk /
 template <int kStates>
 __device__ __forceinline__ void update_state(float (&s)[kStates / 8][4], const uint32_t (&x)[kChunk / 16][4],
                                              const Stage<kStates>& stage, int lane) {
-  const float decay = stage.decay[0];
-#pragma unroll
-  for (int tile = 0; tile < kStates / 8; tile++) {
-#pragma unroll
-    for (int i = 0; i < 4; i++) s[tile][i] *= decay;
-  }
+  multiply_by(s, stage.decay[0]);
 #pragma unroll
   for (int k = 0; k < kChunk / 16; k++) {
     uint32_t high[4], low[4];
@@ -205,26 +166,8 @@ __device__ __forceinline__ void update_state(float (&s)[kStates / 8][4], const u
     for (int tile = 0; tile < kStates / 8; tile += 2) {
       uint32_t b[4];
       load_matrices_transposed(b, shared_address(&stage.b[k * 16 + lane % 16][tile * 8 + lane / 16 * 8]));
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(s[tile + i], high, b + 2 * i);
-#pragma unroll
-      for (int i = 0; i < 2; i++) mma_16x8x16(s[tile + i], low, b + 2 * i);
-    }
-  }
-}
-
-// A warp's 16 channels of Y, or 8; a lane stores two channels of a token at a time.
-__device__ __forceinline__ void store_rows(const Rows& y, bf16* out, int64_t stride, int tokens, int channels,
-                                           int lane) {
-#pragma unroll
-  for (int tile = 0; tile < kChunk / 8; tile++) {
-    const int token = tile * 8 + lane / 4;
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      const uint32_t pair = transpose_8x8(pack_bf16(y[tile][2 * half], y[tile][2 * half + 1]));
-      if (token < tokens && half * 8 < channels) {
-        *reinterpret_cast<uint32_t*>(out + token * stride + half * 8 + lane % 4 * 2) = pair;
-      }
+      add_product(s, tile, high, b);
+      add_product(s, tile, low, b);
     }
   }
 }
@@ -263,8 +206,8 @@ __device__ __forceinline__ void scan(const bf16* xbc, const bf16* steps, const f
     return;
   }
   Scores& scores = *reinterpret_cast<Scores*>(memory);
-  const Stages<kStates> stages = {reinterpret_cast<unsigned char*>(memory) + sizeof(Scores), stage_count,
-                                  16 * warps + 8};
+  const Stages<Stage<kStates>> stages = {reinterpret_cast<unsigned char*>(memory) + sizeof(Scores), stage_count,
+                                         16 * warps + 8};
   const int chunks = (tokens + kChunk - 1) / kChunk, block_first = blockIdx.z * warps * 16;
   const MambaHead weights(rates, step_biases, skips, head);
 
@@ -272,27 +215,17 @@ __device__ __forceinline__ void scan(const bf16* xbc, const bf16* steps, const f
     // 1. The last warp copies, as many chunks ahead as there are stages.
     pdl_wait();
     const auto copy = [&](int chunk) {
-      if (chunk >= chunks) return;
       Stage<kStates>& stage = stages.of(chunk);
       const int64_t token = begin + static_cast<int64_t>(chunk) * kChunk;
       const int count = min(kChunk, tokens - chunk * kChunk), stride = kStates + 8;
       copy_rows(stage.b[0], stride, shape.b(xbc, token, head), shape.conv_stride, count, shape.state_size, kStates);
       copy_rows(stage.c[0], stride, shape.c(xbc, token, head), shape.conv_stride, count, shape.state_size, kStates);
-      copy_rows(stages.x(stage, 0, 0), stages.stride, shape.x(xbc, token, head) + block_first, shape.conv_stride, count,
-                shape.head_size - block_first, 16 * warps);
+      copy_rows(stages.value(stage, 0, 0), stages.stride, shape.x(xbc, token, head) + block_first, shape.conv_stride,
+                count, shape.head_size - block_first, 16 * warps);
       copies_commit();
       sum_decays(stage, weights, steps, token, count, head, shape);
     };
-    copy(0);
-    for (int chunk = 0; chunk < chunks; chunk++) {
-      copies_wait<0>();
-      __syncthreads();  // this chunk is there, and all have left the one before
-      if (stages.count > 1) copy(chunk + 1);
-      if (stages.count == 1) {
-        __syncthreads();
-        copy(chunk + 1);
-      }
-    }
+    stages.fill(chunks, copy);
     return;
   }
 
@@ -317,7 +250,7 @@ __device__ __forceinline__ void scan(const bf16* xbc, const bf16* steps, const f
 #pragma unroll
     for (int k = 0; k < kChunk / 16; k++) {
       const int row = k * 16 + lane / 16 * 8 + lane % 8;
-      load_matrices_transposed(x[k], shared_address(stages.x(stage, row, warp * 16 + lane / 8 % 2 * 8)));
+      load_matrices_transposed(x[k], shared_address(stages.value(stage, row, warp * 16 + lane / 8 % 2 * 8)));
     }
     Rows y = {};
     read_state<kStates>(y, s, stage, lane);
