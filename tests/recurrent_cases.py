@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import ml_dtypes
 import numpy as np
 
+from wisp_plan.presets import shape_spec
 from wisp_plan.spec.delta_net import DeltaNetSpec
+from wisp_plan.spec.layer import MixerSpec
+from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
 from wisp_runtime.ops.reference import recurrent
@@ -49,6 +53,12 @@ def recurrent_batch(
         kind=kind,
         state_slots=put(np.array([slot for _, _, slot in sequences], np.int32)),
     )
+
+
+def model_with(mixer: MixerSpec) -> ModelSpec:
+    """Return a model whose one layer has this mixer."""
+    dense = shape_spec("qwen3-8b")
+    return replace(dense, layers=(replace(dense.layers[0], mixer=mixer),))
 
 
 def delta_weights(spec: DeltaNetSpec, seed: int) -> DeltaNetWeights:

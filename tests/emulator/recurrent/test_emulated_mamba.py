@@ -18,6 +18,7 @@ from recurrent_cases import (
     BF16,
     HALF_ULP,
     Tokens,
+    model_with,
     recurrent_batch,
     require_close,
     require_recurrence,
@@ -25,7 +26,6 @@ from recurrent_cases import (
 
 from wisp_plan.memory.buffers.recurrent import recurrent as recurrent_buffers
 from wisp_plan.memory.step import StepSizes
-from wisp_plan.presets import shape_spec
 from wisp_runtime.batch import StepKind
 from wisp_runtime.ops.reference.mamba import gate_and_norm
 
@@ -161,8 +161,7 @@ def test_the_operation_equals_the_reference_in_the_declared_buffers(cuda, spec, 
     wanted = states.host.astype(np.float64), inputs.host.astype(np.float32)
     expected = mamba(projected.host, weights, spec, recurrent_batch(steps), *wanted)
 
-    dense = shape_spec("qwen3-8b")
-    model = replace(dense, layers=(replace(dense.layers[0], mixer=spec),))
+    model = model_with(spec)
     gpu = EmulatedGpu(declared=recurrent_buffers(model, StepSizes(tokens, len(steps), 256, 16)))
     ops = cuda["mamba"].MambaMixers()
     ops.gpu, ops._mix_of = gpu, cuda["mamba"].BatchMix.of

@@ -24,6 +24,7 @@ from recurrent_cases import (
     gate_rows,
     heads_error,
     mild_gates,
+    model_with,
     recurrent_batch,
     require_equal,
     require_recurrence,
@@ -33,7 +34,6 @@ from recurrent_cases import (
 from wisp_plan.memory.buffers.recurrent import decode_arrivals
 from wisp_plan.memory.buffers.recurrent import recurrent as recurrent_buffers
 from wisp_plan.memory.step import StepSizes
-from wisp_plan.presets import shape_spec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import StepKind
 from wisp_runtime.ops.cuda.recurrent.arguments import rounds
@@ -309,8 +309,7 @@ def test_the_operation_equals_the_reference_in_the_declared_buffers(cuda, name, 
     host_batch = recurrent_batch(sequences)
     expected = delta_net(projected.host, gates.host, weights, spec, host_batch, *wanted)
 
-    dense = shape_spec("qwen3-8b")
-    model = replace(dense, layers=(replace(dense.layers[0], mixer=spec),))
+    model = model_with(spec)
     gpu = EmulatedGpu(declared=recurrent_buffers(model, StepSizes(tokens, len(sequences), 256, 16)))
     ops = cuda["delta_net"].DeltaNetMixers()
     ops.gpu, ops._mix_of = gpu, cuda["delta_net"].BatchMix.of

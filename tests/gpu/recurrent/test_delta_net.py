@@ -16,6 +16,7 @@ from recurrent_cases import (  # noqa: E402
     delta_weights,
     heads_error,
     mild_gates,
+    model_with,
     recurrent_batch,
     require_equal,
     states_error,
@@ -30,16 +31,6 @@ STEPS = {
     "a prompt": [Tokens(200, 0, 1)],
     "mixed": [Tokens(1, 3, 3), Tokens(129, 0, 0), Tokens(1, 0, 4), Tokens(70, 33, 1)],
 }
-
-
-class Model:
-    """A model with one kind of mixer, as far as loading kernels asks."""
-
-    def __init__(self, spec) -> None:
-        self.spec = spec
-
-    def mixers(self, kind):
-        return (self.spec,) if isinstance(self.spec, kind) else ()
 
 
 @pytest.mark.parametrize("kind", [None, StepKind.PREFILL])
@@ -60,7 +51,7 @@ def test_results_and_states_are_those_of_the_reference(device, name, rows, kind)
     expected = delta_net(projected, gates, weights, spec, host_batch, *wanted)
 
     ops = CudaOps(device)
-    ops.load_delta_net(Model(spec))
+    ops.load_delta_net(model_with(spec))
     names = "conv", "decay", "step_bias", "norm"
     on_device = replace(weights, **{name: to_device(getattr(weights, name)) for name in names})
     batch = recurrent_batch(sequences, kind=kind, put=to_device)

@@ -16,6 +16,7 @@ from recurrent_cases import (  # noqa: E402
     HALF_ULP,
     Tokens,
     have_counts,
+    model_with,
     recurrent_batch,
     require_close,
     require_equal,
@@ -139,16 +140,6 @@ def test_results_are_gated_and_normed_in_the_layers_order(device, random, spec, 
     assert np.allclose(to_host(got).astype(np.float64), expected, rtol=HALF_ULP + 1e-5, atol=1e-6)
 
 
-class Model:
-    """A model with one kind of mixer, as far as loading kernels asks."""
-
-    def __init__(self, spec) -> None:
-        self.spec = spec
-
-    def mixers(self, kind):
-        return (self.spec,) if isinstance(self.spec, kind) else ()
-
-
 @pytest.mark.parametrize("kind", [None, StepKind.PREFILL])
 @pytest.mark.parametrize("rows", [None, [1, 0]])
 @pytest.mark.parametrize("name", ["decodes", "a prompt", "mixed"])
@@ -164,7 +155,7 @@ def test_results_and_states_are_those_of_the_reference(device, spec, name, rows,
     expected = mamba(projected, weights, spec, recurrent_batch(steps), *wanted)
 
     ops = CudaOps(device)
-    ops.load_mamba(Model(spec))
+    ops.load_mamba(model_with(spec))
     chosen = slice(None) if rows is None else np.array(rows, np.int64)
     batch = recurrent_batch(steps, kind=kind, put=to_device)
     arrays = to_device(projected), on_device(weights), spec, batch, states, inputs
