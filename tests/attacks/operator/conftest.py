@@ -42,7 +42,7 @@ def namespace(server):
     name = f"attack-{next(NUMBERS)}"
     server.kubectl("create", "namespace", name)
     yield name
-    server.kubectl("delete", "namespace", name, "--wait=false", check=False)
+    server.delete_namespace(name)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def release(server, tmp_path_factory):
     home = tmp_path_factory.mktemp("narrow")
     yield {name: account(server, home, f"wisp-{name}") for name in ("operator", "gateway")}
     for namespace in (SPACE, SERVED, OTHER):
-        server.kubectl("delete", "namespace", namespace, "--wait=false")
+        server.delete_namespace(namespace)
 
 
 def account(server, home, name):
@@ -125,4 +125,4 @@ def test_each_namespace_has_one_release_and_an_upgrade_keeps_an_autoscalers_numb
     finally:
         for name in (one, two):
             helm(server, "uninstall", name)
-            server.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
+            server.delete_namespace(name)

@@ -22,7 +22,7 @@ def stranger(server, namespace):
     name = f"{namespace}-stranger"
     server.kubectl("create", "namespace", name)
     yield name
-    server.kubectl("delete", "namespace", name, "--wait=false", check=False)
+    server.delete_namespace(name)
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def world(server):
         yield operator
     finally:
         operator.stop()
-        server.kubectl("delete", "namespace", "states", "--wait=false", check=False)
+        server.delete_namespace("states")
         for listener in listeners:
             listener.shutdown()
             listener.server_close()

@@ -94,6 +94,11 @@ class ApiServer:
             raise AssertionError(f"kubectl {' '.join(arguments)}: {done.stderr}")
         return done.stdout if check else done
 
+    def delete_namespace(self, name):
+        """Delete a namespace, and wait for the end of its models: bare names are the whole cluster's."""
+        self.kubectl("delete", "inferencemodels", "--all", "-n", name, "--timeout=30s", check=False)
+        self.kubectl("delete", "namespace", name, "--wait=false", check=False)
+
     def apply(self, *manifests, namespace="default", check=True):
         """Apply manifests as plain data."""
         text = yaml.safe_dump_all(manifests)
