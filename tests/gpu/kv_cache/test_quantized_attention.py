@@ -15,7 +15,7 @@ from wisp_runtime.batch import Batch  # noqa: E402
 from wisp_runtime.ops.cpu.ops import CpuOps  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host_float32  # noqa: E402
 from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
-from wisp_runtime.ops.protocol.attention import KvEncoding  # noqa: E402
+from wisp_runtime.ops.protocol.attention import KvCache, KvEncoding  # noqa: E402
 
 QUANTIZED = [kv_format for kv_format in KV_FORMATS.values() if kv_format.is_quantized]
 TB = 16
@@ -61,18 +61,22 @@ def make(random, kv_format, heads, chunks):
 
 def check(ops, made, window=None, sinks=None):
     q, caches, batch, encoding = made
-    options = {"scale": q.shape[2] ** -0.5, "window": window, "encoding": encoding, "sinks": sinks}
-    expected = CpuOps(threads=1).paged_attention(q.astype(np.float32), *caches, batch, **options)
+    options = {"scale": q.shape[2] ** -0.5, "window": window, "sinks": sinks}
+    expected = CpuOps(threads=1).paged_attention(
+        q.astype(np.float32), KvCache(*caches, encoding), batch, **options
+    )
     arrays = ("query_starts", "context_lengths", "block_tables")
     there = replace(batch, **{name: to_device(getattr(batch, name)) for name in arrays})
-    on_gpu = to_device(q), *map(to_device, caches)
+    cache = KvCache(*map(to_device, caches), encoding)
     options["sinks"] = None if sinks is None else to_device(sinks)
-    found = to_host_float32(ops.paged_attention(*on_gpu, there, **options)).reshape(expected.shape)
+    found = to_host_float32(ops.paged_attention(to_device(q), cache, there, **options)).reshape(
+        expected.shape
+    )
     scale = np.abs(expected).max(axis=(1, 2), keepdims=True)
     error = np.abs(found - expected) / scale
     limit = ROUNDING * (2 if encoding.format.is_rotated else 1)
     assert error.max() <= limit, f"largest error {error.max():.2e} of a row's largest value"
-    again = to_host_float32(ops.paged_attention(to_device(q), *on_gpu[1:], there, **options))
+    again = to_host_float32(ops.paged_attention(to_device(q), cache, there, **options))
     np.testing.assert_array_equal(again.reshape(expected.shape), found)
 
 

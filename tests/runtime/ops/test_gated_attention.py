@@ -13,7 +13,7 @@ from wisp_plan.spec.rope import RopeSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.ops.protocol.attention import HeadLayout, QkvProjection, RopeTable
+from wisp_runtime.ops.protocol.attention import HeadLayout, KvCache, QkvProjection, RopeTable
 
 OPS = CpuOps(threads=1)
 SPEC = AttentionSpec(6, 2, 16, RopeSpec(rotary_size=8), has_qk_norm=True, has_output_gate=True)
@@ -42,8 +42,8 @@ def test_q_k_and_v_are_those_without_a_gate_and_the_gate_is_a_plain_gemm(tokens)
     heads = HeadLayout(6, 2, 16, random(16), random(17)[:16], 1e-6, is_zero_centred=True)
     caches = [np.zeros((2, 2, 4, 16), np.float32) for _ in range(4)]
     without, gated = (QkvProjection(packed(part), None, heads, table) for part in (rows[:160], rows))
-    plain = OPS.project_qkv(x, without, step_of(tokens), *caches[:2])
-    q, gate = OPS.project_gated_qkv(x, gated, step_of(tokens), *caches[2:])
+    plain = OPS.project_qkv(x, without, step_of(tokens), KvCache(*caches[:2]))
+    q, gate = OPS.project_gated_qkv(x, gated, step_of(tokens), KvCache(*caches[2:]))
     np.testing.assert_allclose(q, plain, rtol=1e-5, atol=1e-5)  # GEMMs of other widths
     np.testing.assert_allclose(gate, x @ rows[160:].T, rtol=1e-4, atol=1e-4)
     for one, other in zip(caches[:2], caches[2:], strict=True):

@@ -11,6 +11,7 @@ from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu import threads as threads_of_ops
 from wisp_runtime.ops.cpu.ops import CpuOps
+from wisp_runtime.ops.protocol.attention import KvCache
 from wisp_runtime.ops.reference import attention
 
 RANDOM = np.random.default_rng(4)
@@ -80,7 +81,7 @@ def test_every_query_sees_its_own_past(chunks, heads, kv_heads, window):
     batch = batch_of(chunks, blocks=64)
     keys, values = random(64, kv_heads, TB, 8), random(64, kv_heads, TB, 8)
     q = random(batch.query_starts_host[-1], heads, 8)
-    actual = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window)
+    actual = OPS.paged_attention(q, KvCache(keys, values), batch, scale=0.3, window=window)
     np.testing.assert_allclose(actual, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
 
 
@@ -92,7 +93,7 @@ def test_a_sink_takes_its_share_of_the_softmax_and_has_no_value(chunks, heads, k
     batch = batch_of(chunks, blocks=64)
     keys, values = random(64, kv_heads, TB, 8), random(64, kv_heads, TB, 8)
     q, sinks = random(batch.query_starts_host[-1], heads, 8), random(heads) + np.float32(raised)
-    actual = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=window, sinks=sinks)
+    actual = OPS.paged_attention(q, KvCache(keys, values), batch, scale=0.3, window=window, sinks=sinks)
     expected = written_out(q, keys, values, batch, 0.3, window, sinks)
     np.testing.assert_allclose(actual, expected, atol=3e-6, rtol=1e-5)
 
@@ -100,7 +101,9 @@ def test_a_sink_takes_its_share_of_the_softmax_and_has_no_value(chunks, heads, k
 def test_sinks_of_other_heads_are_refused():
     keys, q = random(64, 2, TB, 8), random(1, 4, 8)
     with pytest.raises(ShapeError):
-        OPS.paged_attention(q, keys, keys, batch_of([(1, 3)], 64), scale=1.0, window=None, sinks=random(2))
+        OPS.paged_attention(
+            q, KvCache(keys, keys), batch_of([(1, 3)], 64), scale=1.0, window=None, sinks=random(2)
+        )
 
 
 @pytest.mark.parametrize("past", [-1, 0, 1])  # a context of window - 1, window and window + 1 tokens
@@ -112,7 +115,7 @@ def test_a_window_ends_with_the_token_that_is_as_many_back(past, queries):
     keys, q = random(16, heads, TB, 8), random(queries, heads, 8)
     values = np.zeros((16, heads, TB, 8), np.float32)
     values[batch.block_tables[0, 0], :, 0] = 1  # the first token's alone
-    actual = OPS.paged_attention(q, keys, values, batch, scale=1.0, window=window)
+    actual = OPS.paged_attention(q, KvCache(keys, values), batch, scale=1.0, window=window)
     for row in range(queries):
         position = context - queries + row
         assert (actual[row] > 0).all() == (position < window), f"query at {position}"
@@ -140,7 +143,7 @@ def test_a_decode_sees_all_its_blocks_wherever_they_lie(monkeypatch, threads, na
     batch = dataclasses.replace(
         batch_of([(1, context), (1, 4)], blocks=64), block_tables=np.array([table, table], np.int32)
     )
-    actual = CpuOps(threads).paged_attention(q, keys, values, batch, scale=0.3, window=window)
+    actual = CpuOps(threads).paged_attention(q, KvCache(keys, values), batch, scale=0.3, window=window)
     np.testing.assert_allclose(actual, written_out(q, keys, values, batch, 0.3, window), atol=3e-6)
 
 
@@ -156,18 +159,18 @@ def test_a_changed_batch_is_planned_anew():
         (mirrored, None),
         (batch, None),
     ):
-        actual = ops.paged_attention(q, keys, values, one, scale=0.3, window=window)
+        actual = ops.paged_attention(q, KvCache(keys, values), one, scale=0.3, window=window)
         np.testing.assert_allclose(actual, written_out(q, keys, values, one, 0.3, window), atol=3e-6)
     with pytest.raises(ShapeError):
-        ops.paged_attention(q, keys[:, :, :3], values[:, :, :3], batch, scale=0.3, window=None)
+        ops.paged_attention(q, KvCache(keys[:, :, :3], values[:, :, :3]), batch, scale=0.3, window=None)
 
 
 def test_a_long_chunk_computed_in_tiles_gives_the_same(monkeypatch):
     batch = batch_of([(30, 50), (1, 7)], blocks=64)
     keys, values, q = random(64, 2, TB, 8), random(64, 2, TB, 8), random(31, 4, 8)
-    full = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
+    full = OPS.paged_attention(q, KvCache(keys, values), batch, scale=0.3, window=9)
     monkeypatch.setattr(attention, "_MAX_SCORES", 1000)
-    tiled = OPS.paged_attention(q, keys, values, batch, scale=0.3, window=9)
+    tiled = OPS.paged_attention(q, KvCache(keys, values), batch, scale=0.3, window=9)
     np.testing.assert_allclose(tiled, full, atol=1e-6)
 
 
@@ -175,20 +178,22 @@ def test_slots_beyond_the_context_are_never_read():
     """Slots after the last token hold what earlier sequences left: anything, also NaN."""
     batch = batch_of([(1, 6), (3, 5)], blocks=16)
     keys, values, q = random(16, 2, TB, 8), random(16, 2, TB, 8), random(4, 2, 8)
-    clean = OPS.paged_attention(q, keys, values, batch, scale=1.0, window=None)
+    clean = OPS.paged_attention(q, KvCache(keys, values), batch, scale=1.0, window=None)
     used = {(batch.block_tables[row][t // TB], t % TB) for row, n in enumerate((6, 5)) for t in range(n)}
     for block in range(16):
         for offset in range(TB):
             if (block, offset) not in used:
                 keys[block, :, offset] = values[block, :, offset] = np.nan
-    np.testing.assert_array_equal(OPS.paged_attention(q, keys, values, batch, scale=1.0, window=None), clean)
+    np.testing.assert_array_equal(
+        OPS.paged_attention(q, KvCache(keys, values), batch, scale=1.0, window=None), clean
+    )
 
 
 def test_one_sequences_nan_stays_in_its_rows():
     batch = batch_of([(1, 6), (1, 5)], blocks=16)
     keys, values, q = random(16, 2, TB, 8), random(16, 2, TB, 8), random(2, 2, 8)
     q[0] = np.nan
-    actual = OPS.paged_attention(q, keys, values, batch, scale=1.0, window=None)
+    actual = OPS.paged_attention(q, KvCache(keys, values), batch, scale=1.0, window=None)
     assert np.isnan(actual[0]).all()
     assert np.isfinite(actual[1]).all()
 
@@ -217,7 +222,7 @@ def test_a_batch_that_does_not_fit_the_cache_is_refused(heads, change):
     batch = dataclasses.replace(batch_of([(2, 9)], blocks=8), **change)
     keys = random(8, 2, TB, 8)
     with pytest.raises(ShapeError):
-        OPS.paged_attention(random(2, heads, 8), keys, keys, batch, scale=1.0, window=None)
+        OPS.paged_attention(random(2, heads, 8), KvCache(keys, keys), batch, scale=1.0, window=None)
 
 
 def test_a_cache_of_other_heads_is_refused():

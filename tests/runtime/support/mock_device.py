@@ -89,11 +89,11 @@ class MockOps(CpuOps):
     def logits(self, x, weight):
         return self.launch("logits", len(x), weight.outputs)
 
-    def project_qkv(self, x, projection, batch, keys, values, encoding):
+    def project_qkv(self, x, projection, batch, cache):
         heads = projection.heads
         return self.launch("project_qkv", len(x), heads.queries, heads.size)
 
-    def paged_attention(self, q, keys, values, batch, *, scale, window, sinks, encoding):
+    def paged_attention(self, q, cache, batch, *, scale, window, sinks):
         return self.launch("paged_attention", *q.shape)
 
     def persistent_kernel(self, spec, weights, rope, max_sequences, encodings):

@@ -9,7 +9,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.linear import Linear
-from wisp_runtime.ops.protocol.attention import HeadLayout, QkvProjection
+from wisp_runtime.ops.protocol.attention import HeadLayout, KvCache, QkvProjection
 
 
 class Attention:
@@ -49,13 +49,13 @@ class Attention:
         spec, ops = self._spec, self._ops
         layer = cache.of_layer(*self._place)
         keys, values = layer.arrays
-        batch = batch.of_group(layer.group)
-        arguments = x, self._qkv, batch, keys, values, layer.encoding
+        kv, batch = KvCache(keys, values, layer.encoding), batch.of_group(layer.group)
+        arguments = x, self._qkv, batch, kv
         q, gate = (
             ops.project_gated_qkv(*arguments) if spec.has_output_gate else (ops.project_qkv(*arguments), None)
         )
         options: dict[str, Any] = {"scale": self._scale, "window": spec.window, "sinks": self._sinks}
-        mixed = ops.paged_attention(q, keys, values, batch, **options, encoding=layer.encoding)
+        mixed = ops.paged_attention(q, kv, batch, **options)
         mixed = mixed.reshape(len(x), -1)
         if gate is not None:
             return self._output(ops.gate_heads(mixed, gate, rows))

@@ -10,7 +10,7 @@ from wisp_runtime.ops.cpu.compact import CompactMatrix
 from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.cpu.paged_attention import PagedAttention
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding, QkvProjection
+from wisp_runtime.ops.protocol.attention import KvCache, QkvProjection
 
 
 class HeadProjections(PagedAttention):
@@ -24,35 +24,21 @@ class HeadProjections(PagedAttention):
     def rmsnorm(self, x: Array, weight: Array, *, eps: float, is_zero_centred: bool = False) -> Array:
         """See :func:`.reference.rmsnorm`."""
 
-    def project_qkv(
-        self,
-        x: Array,
-        projection: QkvProjection,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
-    ) -> Array:
+    def project_qkv(self, x: Array, projection: QkvProjection, batch: Batch, cache: KvCache) -> Array:
         """See :func:`.reference.linear`, :func:`.reference.rope` and :func:`.reference.write_kv`."""
         qkv, heads = self.linear(x, projection.weight, projection.bias), projection.heads
         checks.columns("qkv", qkv, (heads.queries + 2 * heads.keys) * heads.size)
-        return self._finish(qkv, projection, batch, keys, values, encoding)
+        return self._finish(qkv, projection, batch, cache)
 
     def project_gated_qkv(
-        self,
-        x: Array,
-        projection: QkvProjection,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
+        self, x: Array, projection: QkvProjection, batch: Batch, cache: KvCache
     ) -> tuple[Array, Array]:
         """See :meth:`project_qkv`; the gate is as the GEMM leaves it."""
         projected, heads = self.linear(x, projection.weight, projection.bias), projection.heads
         gates = heads.queries * heads.size
         checks.columns("qkv and gate", projected, gates + (heads.queries + 2 * heads.keys) * heads.size)
         qkv, gate = projected[:, :-gates], projected[:, -gates:]
-        return self._finish(qkv, projection, batch, keys, values, encoding), gate
+        return self._finish(qkv, projection, batch, cache), gate
 
     def gate_heads(self, mixed: Array, gate: Array, rows: Array | None = None) -> Array:
         """See :func:`.reference.gate_heads`."""
@@ -67,15 +53,7 @@ class HeadProjections(PagedAttention):
         checks.rope(x, cosines, sines)
         reference.rope(x, cosines, sines)
 
-    def _finish(
-        self,
-        qkv: Array,
-        projection: QkvProjection,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding,
-    ) -> Array:
+    def _finish(self, qkv: Array, projection: QkvProjection, batch: Batch, cache: KvCache) -> Array:
         """Norm and rotate the heads of Q and K, write K and V, return Q."""
         heads, rope = projection.heads, projection.rope
         split = qkv.reshape(len(qkv), -1, heads.size)
@@ -86,5 +64,5 @@ class HeadProjections(PagedAttention):
         checks.indices("positions", batch.positions, len(rope.cosines))
         cosines, sines = rope.cosines[batch.positions], rope.sines[batch.positions]
         self.rope(split[:, : heads.queries + heads.keys], cosines, sines)
-        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, keys, values, encoding)
+        self.write_kv(k, split[:, heads.queries + heads.keys :], batch.slots, *cache)
         return q

@@ -13,7 +13,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.threads import Workers
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvCache, KvEncoding
 from wisp_runtime.ops.reference import Decode
 from wisp_runtime.ops.reference.attention import CachedKv
 from wisp_runtime.ops.reference.kv_cache.blocks import QuantizedBlocks
@@ -68,16 +68,15 @@ class PagedAttention:
     def paged_attention(
         self,
         q: Array,
-        keys: Array,
-        values: Array,
+        cache: KvCache,
         batch: Batch,
         *,
         scale: float,
         window: int | None,
         sinks: Array | None = None,
-        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """See :func:`.reference.paged_attention`; of a quantized cache one sequence is decoded at a time."""
+        keys, values, encoding = cache
         checks.rank("q", q, 3)
         checks.cache(keys, values, (keys.shape[1], q.shape[2]), encoding)
         if sinks is not None:

@@ -44,7 +44,7 @@ from wisp_runtime.ops.cuda.recurrent.mamba import MambaMixers
 from wisp_runtime.ops.cuda.sampling.sampler import Sampler
 from wisp_runtime.ops.cuda.scaling import Scaling
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, Encodings, KvEncoding, RopeTable
+from wisp_runtime.ops.protocol.attention import Encodings, KvCache, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.weights import NamedWeights
 
@@ -182,16 +182,15 @@ class CudaOps(Arenas, RowNorms, HeadProjection, DeltaNetMixers, MambaMixers, Sca
     def paged_attention(
         self,
         q: Array,
-        keys: Array,
-        values: Array,
+        cache: KvCache,
         batch: Batch,
         *,
         scale: float,
         window: int | None,
         sinks: Array | None = None,
-        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Launch the kernel for sequences with one query, that for sequences with several, or both."""
+        keys, values, encoding = cache
         mix, kv_format = self._mix_of(batch), encoding.format
         tokens, heads, size = q.shape
         out = self.gpu.workspace.array("attention", (tokens, heads * size), BF16)

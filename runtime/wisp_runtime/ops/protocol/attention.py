@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.kv_formats.plain import BF16
@@ -74,6 +74,21 @@ class KvEncoding:
 
 
 UNQUANTIZED = KvEncoding()
+
+
+class KvCache(NamedTuple):
+    """Cached keys and values of one layer.
+
+    Attributes:
+        keys, values: ``[P, Hkv, Tb, Dh]`` each; of a row's bytes if quantized.
+        encoding: their format and scales.
+    """
+
+    keys: Array
+    values: Array
+    encoding: KvEncoding = UNQUANTIZED
+
+
 Encodings = Sequence[KvEncoding]
 """Encodings of all layers."""
 
@@ -81,23 +96,14 @@ Encodings = Sequence[KvEncoding]
 class AttentionOps(Protocol):
     """Softmax attention over the paged KV cache."""
 
-    def project_qkv(
-        self,
-        x: Array,
-        projection: QkvProjection,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
-    ) -> Array:
+    def project_qkv(self, x: Array, projection: QkvProjection, batch: Batch, cache: KvCache) -> Array:
         """Project to Q, K and V, norm and rotate the heads of Q and K, write K and V to the cache, return Q.
 
         Args:
             x: ``[N, D]``.
             projection: weights, heads and RoPE of the layer.
             batch: the step; ``positions`` and ``slots`` are read.
-            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``; of a row's bytes if quantized.
-            encoding: their format and scales.
+            cache: keys and values of the layer.
 
         Returns:
             ``[N, Hq, Dh]``; its rows may be farther apart.
@@ -105,13 +111,7 @@ class AttentionOps(Protocol):
         ...
 
     def project_gated_qkv(
-        self,
-        x: Array,
-        projection: QkvProjection,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
+        self, x: Array, projection: QkvProjection, batch: Batch, cache: KvCache
     ) -> tuple[Array, Array]:
         """Compute :meth:`project_qkv` with a gate as wide as Q, whose rows of the weight are below V's.
 
@@ -127,27 +127,23 @@ class AttentionOps(Protocol):
     def paged_attention(
         self,
         q: Array,
-        keys: Array,
-        values: Array,
+        cache: KvCache,
         batch: Batch,
         *,
         scale: float,
         window: int | None,
         sinks: Array | None = None,
-        encoding: KvEncoding = UNQUANTIZED,
     ) -> Array:
         """Let each query attend to its sequence's cached tokens up to and including its own position.
 
         Args:
             q: ``[N, Hq, Dh]``; rows may be apart. Query head h reads KV head ``h // (Hq / Hkv)``.
-            keys, values: one layer's cache ``[P, Hkv, Tb, Dh]``, of a row's bytes if quantized; this step's
-                tokens are written.
+            cache: keys and values of the layer; this step's tokens are written.
             batch: rows, blocks and lengths of each sequence.
             scale: multiplies the scores, usually ``Dh ** -0.5``.
             window: positions that a query attends to, its own included; None is all.
             sinks: ``[Hq]`` float32, one more logit a query head, which has no value and is not scaled; None:
                 there are none.
-            encoding: format and scales of keys and values.
 
         Returns:
             ``[N, Hq, Dh]``, contiguous.

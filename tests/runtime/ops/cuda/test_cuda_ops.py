@@ -20,7 +20,7 @@ from wisp_runtime.errors import ConfigError, GpuOutOfMemory, KernelNotCompiled, 
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.gemm import planner
 from wisp_runtime.ops.cuda.moe.plan import MOE_KERNELS
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, QkvProjection
+from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvCache, QkvProjection
 
 
 class FakeArray:
@@ -114,7 +114,7 @@ class QkvPath:
         rotary = SimpleNamespace(cosines=table, sines=table)
         weight = SimpleNamespace(permutation=permutation, outputs=4 * size)
         projection = QkvProjection(weight, None, heads, rotary)
-        return self.ops.project_qkv(np.zeros((tokens, 8)), projection, MagicMock(), None, None)
+        return self.ops.project_qkv(np.zeros((tokens, 8)), projection, MagicMock(), KvCache(None, None))
 
 
 def test_a_gemm_applies_rope_where_it_can(ops):

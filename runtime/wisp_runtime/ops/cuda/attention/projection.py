@@ -11,7 +11,7 @@ from wisp_runtime.ops.cuda.elementwise.gate import GateHeads
 from wisp_runtime.ops.cuda.gemm.linear import Linear
 from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
-from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding, QkvProjection
+from wisp_runtime.ops.protocol.attention import KvCache, QkvProjection
 from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
 
 MAX_FUSED_ROPE_TOKENS = 768
@@ -27,19 +27,12 @@ class HeadProjection:
     _gate_heads: GateHeads
     _max_fused_rope_tokens: int
 
-    def project_qkv(
-        self,
-        x: Array,
-        projection: QkvProjection,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
-    ) -> Array:
+    def project_qkv(self, x: Array, projection: QkvProjection, batch: Batch, cache: KvCache) -> Array:
         """Launch a GEMM that applies RoPE itself; of many tokens a plain one and :class:`.rope.Rope`.
 
         Into a quantized cache K and V go through the scratch cache.
         """
+        keys, values, encoding = cache
         if not encoding.format.is_quantized:
             return self._project(x, projection, batch.positions, batch.slots, keys, values)
         tokens, block_tokens, heads = len(x), keys.shape[2], projection.heads
@@ -50,16 +43,10 @@ class HeadProjection:
         return q
 
     def project_gated_qkv(
-        self,
-        x: Array,
-        projection: QkvProjection,
-        batch: Batch,
-        keys: Array,
-        values: Array,
-        encoding: KvEncoding = UNQUANTIZED,
+        self, x: Array, projection: QkvProjection, batch: Batch, cache: KvCache
     ) -> tuple[Array, Array]:
         """Launch as :meth:`project_qkv` does; the gate stays where the GEMM left it, behind V."""
-        q, heads = self.project_qkv(x, projection, batch, keys, values, encoding), projection.heads
+        q, heads = self.project_qkv(x, projection, batch, cache), projection.heads
         first = (heads.queries + 2 * heads.keys) * heads.size
         shape = len(x), heads.queries * heads.size
         return q, _columns(q.data, first, shape, q.strides[0])
