@@ -232,7 +232,7 @@ class ModelSuspended(Unavailable):
 
 
 class ModelFailed(Unavailable):
-    """The model cannot be started now; ``is_final``: not until its manifest or its files change."""
+    """The model cannot be started now; ``is_final``: not until its manifest, files or hardware change."""
 
     code = "model_failed"
 

@@ -23,7 +23,7 @@ from wisp_operator.core import runtime_state
 from wisp_operator.core.access.tokens import TokenKeys, make_keys_file
 from wisp_operator.core.conditions import Condition
 from wisp_operator.core.demand import DemandAggregator
-from wisp_operator.core.fit.verdict import measured
+from wisp_operator.core.fit.verdict import FitReport, measured
 from wisp_operator.core.status import Progress, State, Status
 from wisp_operator.desired.pod.environment import environment
 from wisp_operator.desired.settings import BuildSettings
@@ -96,6 +96,7 @@ def written(tmp_path, state="Ready"):
         state,
         names=("chat",),
         refused_names=("chat-large",),
+        fit=FitReport("DoesNotFit", "Needs 17 GiB."),
         conditions=(Condition("Ready", "True", "Serving", "It answers."),),
     )
     found = entry(model, told, Progress("weights", 0.4), [FakePod()], created=1.9, api_keys=None)
@@ -113,7 +114,7 @@ def test_the_gateway_reads_every_value_that_the_operator_writes_of_a_model(tmp_p
     assert (model.phase, model.progress, model.created) == ("weights", 0.4, 1)
     cold = model.cold_start
     assert (cold.mode, cold.max_wait_s, cold.heartbeat_s, cold.queue_limit) == ("Reject", 90, 10, 7)
-    assert (model.routing, model.target_concurrency) == ("LeastLoad", 5)
+    assert (model.routing, model.target_concurrency, model.fit_verdict) == ("LeastLoad", 5, "DoesNotFit")
     endpoint = model.endpoints[0]
     assert (endpoint.id, endpoint.address, endpoint.ready) == ("chat-1", "127.0.0.1:41001", True)
 

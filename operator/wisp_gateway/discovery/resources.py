@@ -71,6 +71,7 @@ def read_model(item: Json) -> ModelObject | None:
         phase=_phase(status),
         desired=_desired(status),
         idle_after_s=_idle_after_s(reader),
+        fit_verdict=JsonReader(status, "status").child("fit").text("verdict", ""),
         cold_start=_cold_start(reader.child("coldStart")),
         routing=reader.child("routing").choice("policy", POLICIES, "PrefixAware"),
         target_concurrency=reader.child("scaling").integer("targetConcurrency", 16, minimum=1),

@@ -19,6 +19,7 @@ from wisp_gateway.errors import DiscoveryError
 
 STATES = ("Asleep", "Waking", "Ready", "Failed", "Suspended")
 MODES = ("Hold", "Reject")
+LASTING_REASONS = ("ModelNotFound", "ModelUnsupported")
 POLICIES = ("PrefixAware", "LeastLoad")
 
 
@@ -54,6 +55,7 @@ class Model:
         desired: number of pods that the operator wants; None: it does not say.
         can_stop: True if the operator stops its pods when it is asked to.
         idle_after_s: idle seconds after which it goes to zero; None: it never does.
+        fit_verdict: verdict of the operator's own check before any pod, as in ``status.fit``; empty: none.
         uri, gpus: place of its weights, and GPUs of a pod (0: the CPU), for whoever reads about it.
     """
 
@@ -78,6 +80,7 @@ class Model:
     desired: int | None = None
     can_stop: bool = False
     idle_after_s: float | None = None
+    fit_verdict: str = ""
     uri: str = ""
     gpus: int = 1
 
@@ -85,6 +88,16 @@ class Model:
     def key(self) -> str:
         """``namespace/name``, unique in a snapshot."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def has_lasting_failure(self) -> bool:
+        """True if no later try mends its failure: the manifest, the files or the hardware have to change.
+
+        A shortage of memory that a pod measured may end; one that was computed for the device does not.
+        """
+        if self.reason == "DoesNotFit":
+            return self.fit_verdict == "DoesNotFit"
+        return self.reason in LASTING_REASONS
 
 
 Snapshot = Mapping[str, Model]
@@ -147,6 +160,7 @@ def _model(item: JsonReader) -> Model:
         desired=item.integer("desiredReplicas", 0) if item.has("desiredReplicas") else None,
         can_stop=item.flag("canStop"),
         idle_after_s=item.optional_number("idleAfterSeconds"),
+        fit_verdict=item.optional_text("fitVerdict") or "",
         uri=item.text("uri", ""),
         gpus=item.integer("gpus", 1),
     )

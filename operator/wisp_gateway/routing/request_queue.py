@@ -29,8 +29,6 @@ from wisp_gateway.routing.prompt import Prompt
 # The official SDKs do not retry when Retry-After is over two minutes.
 MAX_RETRY_AFTER_S = 60
 UNKNOWN_COLD_START_S = 10.0
-# Reasons of a failed model that no later try mends: its manifest or its files have to change.
-LASTING = ("ModelNotFound", "ModelUnsupported")
 # A request waits as one that came this much later: bounded, so that each is served in the end.
 PRIORITY_DELAY_S = {"high": -30.0, "low": 30.0}
 # For each further answer, and for each request of the same account before it.
@@ -275,7 +273,8 @@ def refuse_wait(
         return None
     if model.state == "Failed":
         why = ": ".join(part for part in (model.reason, model.message) if part) or "no reason given"
-        message, is_final = f"Model {model.key} cannot start now: {why}", model.reason in LASTING
+        is_final = model.has_lasting_failure
+        message = f"Model {model.key} cannot start{'' if is_final else ' now'}: {why}"
         return ModelFailed(message, is_final=is_final, retry_after_s=retry_after_s)
     if model.cold_start.mode == "Reject" and not is_held:
         return ModelAsleep(

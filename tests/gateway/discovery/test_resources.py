@@ -127,6 +127,14 @@ def test_an_idle_time_that_cannot_be_read_keeps_no_model_from_being_served(scali
     assert resources.read_model(fake.model_object(scaling=scaling)).model.idle_after_s == idle_after_s
 
 
+@pytest.mark.parametrize(
+    ("status", "verdict"),
+    [({}, ""), ({"fit": {}}, ""), ({"fit": {"verdict": "DoesNotFit", "message": "…"}}, "DoesNotFit")],
+)
+def test_the_verdict_before_any_pod_is_that_of_the_status(status, verdict):
+    assert resources.read_model(fake.model_object(status=status)).model.fit_verdict == verdict
+
+
 def test_a_model_that_is_being_deleted_is_gone():
     item = fake.model_object()
     item["metadata"]["deletionTimestamp"] = "2026-01-02T03:04:05Z"

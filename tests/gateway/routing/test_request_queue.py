@@ -43,17 +43,22 @@ def test_refusals_by_state_and_mode(state, mode, ready, is_held, code):
 
 
 @pytest.mark.parametrize(
-    ("reason", "headers"),
+    ("reason", "verdict", "is_final"),
     [
-        ("SourceUnreachable", {b"retry-after": b"7"}),
-        ("DoesNotFit", {b"retry-after": b"7"}),  # memory may become free
-        ("ModelNotFound", {b"x-should-retry": b"false"}),
-        ("ModelUnsupported", {b"x-should-retry": b"false"}),
+        ("SourceUnreachable", "Fits", False),
+        ("DoesNotFit", "Unknown", False),  # a pod measured it: memory may become free
+        ("DoesNotFit", "Fits", False),
+        ("DoesNotFit", "DoesNotFit", True),  # computed for the device as it is: no pod is made
+        ("ModelNotFound", "", True),
+        ("ModelUnsupported", "Unsupported", True),
     ],
 )
-def test_a_client_is_not_asked_to_try_again_where_only_a_change_of_the_model_helps(reason, headers):
-    refusal = refuse_wait(replace(model("Failed"), reason=reason), ready=0, retry_after_s=7)
-    assert dict(refusal.headers()) == headers
+def test_a_client_is_not_asked_to_try_again_where_only_a_change_of_the_model_helps(reason, verdict, is_final):
+    failed = replace(model("Failed"), reason=reason, fit_verdict=verdict, message="fits with maxContext 512.")
+    refusal = refuse_wait(failed, ready=0, retry_after_s=7)
+    assert dict(refusal.headers()) == ({b"x-should-retry": b"false"} if is_final else {b"retry-after": b"7"})
+    cannot = "cannot start" if is_final else "cannot start now"
+    assert refusal.message == f"Model {failed.key} {cannot}: {reason}: fits with maxContext 512."
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,7 @@ def entry(
         "desiredReplicas": status.desired_replicas,
         "canStop": can_stop(model),
         "idleAfterSeconds": _idle_after_s(model),
+        "fitVerdict": status.fit.verdict if status.fit else None,
         "uri": spec.model.uri,
         "gpus": spec.gpu.count,
         "endpoints": [_endpoint(pod) for pod in pods if pod.address],
