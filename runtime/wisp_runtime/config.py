@@ -24,6 +24,7 @@ from wisp_runtime.setting_parsers import (
     parse_digests,
     parse_duration,
     parse_integer,
+    parse_keys,
     parse_memory,
     parse_none_or,
     parse_number,
@@ -70,8 +71,13 @@ class ServeConfig:
         None, parse_text, "NAME", "A further id that requests may name; answers have the first one."
     )
     revision: str | None = option(None, parse_text, "REV", "Hub revision: a branch, a tag or a commit.")
-    host: str = option("0.0.0.0", parse_text, "ADDR", "Address to listen on.")
+    host: str = option(
+        "0.0.0.0", parse_text, "ADDR", "Address to listen on; 127.0.0.1: for this machine alone."
+    )
     port: int = option(8000, parse_integer(0, 65535), "N", "Port to listen on; 0 lets the system choose.")
+    api_key: tuple[str, ...] = option(
+        (), parse_keys, "KEY[,KEY]", "Keys, of which a request then needs one (Authorization: Bearer KEY)."
+    )
     device: Device = choice(("auto", "cpu", "cuda"), "auto", "Device of the model.")
     max_context: int | None = option(
         None, parse_auto_or(parse_integer(2)), "auto|N", "Tokens a sequence may hold, prompt and answer."
@@ -170,20 +176,14 @@ class ServeConfig:
         "Share of the device's free memory that may be used.",
     )
     drain_timeout_s: float = option(
-        30.0,
-        parse_number(0.0, math.inf),
-        "S",
-        "After SIGTERM, let running requests finish for at most this long.",
+        30.0, parse_number(0.0, math.inf), "S", "After SIGTERM, let requests finish for at most this long."
     )
     threads: int | None = option(
         None, parse_auto_or(parse_integer(1, 4096)), "auto|N", "CPU threads; auto: measured at start."
     )
     cache_dir: Path = option(DEFAULT_CACHE_DIR, parse_path, "DIR", "Folder of downloads.")
     termination_log: Path | None = option(
-        None,
-        parse_path,
-        "PATH",
-        "File that gets the last error as JSON (Kubernetes: /dev/termination-log).",
+        None, parse_path, "PATH", "File that gets the last error as JSON (Kubernetes: /dev/termination-log)."
     )
     pod_token_sha256: tuple[str, ...] = option(
         (),

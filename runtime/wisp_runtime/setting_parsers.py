@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
 import re
 from collections.abc import Callable
@@ -35,6 +36,14 @@ def parse_digests(value: str) -> tuple[str, ...]:
         if not re.fullmatch(r"[0-9a-f]{64}", digest):
             raise ConfigError(f"{digest!r} is not a SHA-256 digest of 64 hexadecimal digits")
     return digests
+
+
+def parse_keys(value: str) -> tuple[str, ...]:
+    """Read API keys, separated by commas, as SHA-256 digests in hex: no message or log can show a key."""
+    keys = [part.strip() for part in value.split(",")]
+    if not all(keys):
+        raise ConfigError("an API key is empty; give KEY, or KEY,KEY")
+    return tuple(hashlib.sha256(key.encode()).hexdigest() for key in keys)
 
 
 def parse_memory(value: str) -> int:

@@ -1,5 +1,6 @@
 """Every flag, its variable, its values and its refusals."""
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -65,6 +66,7 @@ VALUES = [
     ("--threads", "auto", None),
     ("--cache-dir", "/tmp/c", Path("/tmp/c")),
     ("--termination-log", "/dev/termination-log", Path("/dev/termination-log")),
+    ("--api-key", "a, b", tuple(hashlib.sha256(key).hexdigest() for key in (b"a", b"b"))),
     ("--pod-token-sha256", f"{'ab' * 32},{'CD' * 32}", ("ab" * 32, "cd" * 32)),
     ("--log-level", "debug", "debug"),
     ("--log-format", "json", "json"),
@@ -107,6 +109,7 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
         (["--drain-timeout-s", "-1"], {}, "at least 0"),
         (["--drain-timeout-s", "inf"], {}, "number"),
         (["--served-name", " "], {}, "empty"),
+        (["--api-key", "a,"], {}, "an API key is empty"),
         (["--pod-token-sha256", "ab"], {}, "64 hexadecimal digits"),
         ([], {"WISP_POD_TOKEN_SHA256": ","}, "64 hexadecimal digits"),
         (

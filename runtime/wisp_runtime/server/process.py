@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import ipaddress
 import logging
 import signal
 import socket
@@ -101,6 +102,8 @@ async def serve(config: ServeConfig, listener: socket.socket, start_engine: Star
 
         server = HttpServer(config, engine, listener)
         say(f"listening on http://{_address(listener)}")
+        if warning := access_warning(config, listener.getsockname()[0]):
+            say(warning)
         phases = asyncio.create_task(follow_phases(engine, lambda: server.service.status == "ready", began_s))
         try:
             return await server.run(stop.asked, stop.skip_wait)
@@ -113,6 +116,20 @@ async def serve(config: ServeConfig, listener: socket.socket, start_engine: Star
 def _address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def access_warning(config: ServeConfig, address: str) -> str:
+    """Return who can reach a server without a key, and the settings that change it; empty: nobody else.
+
+    Args:
+        address: address that it listens on.
+    """
+    if config.api_key or config.pod_token_sha256 or ipaddress.ip_address(address).is_loopback:
+        return ""
+    return (
+        f"--host {config.host}: everybody who reaches this machine may use the model, without a key. "
+        "--host 127.0.0.1 lets in this machine alone, --api-key KEY (WISP_API_KEY) callers with the key."
+    )
 
 
 class StopSignals:

@@ -22,6 +22,7 @@ from wisp_runtime.engine.transport.client import Engine
 from wisp_runtime.engine.transport.messages import Fatal
 from wisp_runtime.errors import ConfigError, ErrorBudgetSpent, RuntimeFailure, TokenizerUnreadable
 from wisp_runtime.server.engine_monitor import wait_for_silence
+from wisp_runtime.server.http.api_key import ApiKeyCheck
 from wisp_runtime.server.http.gateway_token import GatewayTokenCheck
 from wisp_runtime.server.http.health import BootstrapApp
 from wisp_runtime.server.http.request_log import RequestLog
@@ -46,7 +47,8 @@ class HttpServer:
         self._listener = listener
         self._bootstrap = BootstrapApp(self.service)
         self._tracer = open_tracer(trace_endpoint(config), "wisp-runtime")
-        checked = GatewayTokenCheck(self._bootstrap, config.pod_token_sha256)
+        keyed = ApiKeyCheck(self._bootstrap, config.api_key)
+        checked = GatewayTokenCheck(keyed, config.pod_token_sha256)
         self._web = _WebServer(_web_config(RequestLog(checked, config.name, self._tracer)))
 
     async def run(self, stop: asyncio.Event, skip_wait: asyncio.Event) -> Fatal | None:
