@@ -14,3 +14,4 @@
 STREAM_EXPERTS(stream_experts, Tiled)
 STREAM_EXPERTS(stream_experts_fp8_block, Packed<portable::Fp8BlockWords>)
 STREAM_EXPERTS(stream_experts_mxfp4, Packed<portable::Mxfp4Words>)
+STREAM_EXPERTS(stream_experts_mxfp4_fields, PackedAhead<portable::Mxfp4FieldWords>)

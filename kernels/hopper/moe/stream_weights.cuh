@@ -1,6 +1,7 @@
 // stream_weights.cuh: a stage of weights of stream_experts.cuh, 64 rows and a tile's columns: copied, then multiplied.
 #pragma once
 
+#include "../../portable/quantized/field_words.cuh"
 #include "../../portable/quantized/quantized_mma.cuh"
 #include "copy/tma.cuh"
 #include "sync/mbarrier.cuh"
@@ -55,6 +56,40 @@ struct Packed {
       for (int step = 0; step < 4; step++) made[0].make(words, step);
       portable::multiply_chunk(sums, made, [&](int, int half) { return tokens + (i * 2 + half) * 64; });
     }
+  }
+};
+
+// The same; all words of a tile are loaded before the first are multiplied, so that a warp waits for them once.
+template <class Words>
+struct PackedAhead : Packed<Words> {
+  using Packed<Words>::kChunks;
+
+  static __device__ __forceinline__ void multiply(float (&sums)[1][1][4], const unsigned char* stage, int chunks,
+                                                  const portable::QuantizedArgs& q, uint32_t tokens) {
+    const int warp = threadIdx.x / 32;
+    const portable::SharedSlicePlace place = {
+        {stage + warp * q.slice_bytes, stage + Packed<Words>::bytes(q) + warp * 8, q.group_shift, q.zero_points}};
+    Words words[kChunks];
+#pragma unroll
+    for (int i = 0; i < kChunks; i++) words[i].load(place, i);
+    if (chunks >= kChunks) {
+#pragma unroll
+      for (int i = 0; i < kChunks; i++) multiply_words(sums, words[i], tokens + i * 128);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kChunks; i++) {
+      if (i >= chunks) break;
+      multiply_words(sums, words[i], tokens + i * 128);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void multiply_words(float (&sums)[1][1][4], const Words& words, uint32_t tokens) {
+    portable::SliceFragments<Words> made[1];
+#pragma unroll
+    for (int step = 0; step < 4; step++) made[0].make(words, step);
+    portable::multiply_chunk(sums, made, [&](int, int half) { return tokens + half * 64; });
   }
 };
 

@@ -4,7 +4,8 @@
 //   scales : [R] float32 of rows; [R, in / group] f16 or bytes of groups, with zero points of a byte or without;
 //            [R, ceil(in / 128)] float32 of blocks, equal in eight rows
 //   packed : the complete matrix in the order of wisp_plan/quantization/packed_format.py
-//   math   : none; E2M1 of two rows shares a word, which is cleared before and takes both by atomic OR
+//   math   : none; E2M1 of two rows, or of two steps, shares a word, which is cleared before and takes both by atomic
+//            OR or XOR
 //   report : not_finite becomes 1 where a code is E4M3's NaN, if it is given
 //   grid   : (ceil(R * in / 16 / 256), 1, 1)    block : (256, 1, 1)    shared : none
 //   needs  : in % 16 == 0, in % group == 0, 16-byte aligned codes, first + R inside the matrix
@@ -15,6 +16,7 @@
 
 #include "math/bf16.cuh"
 #include "packed_row.cuh"
+#include "quantized/e2m1_fields.cuh"
 #include "sync/pdl.cuh"
 
 constexpr int kThreads = 256;
@@ -107,6 +109,27 @@ struct Mxfp4 {
   }
 };
 
+// A step is half of the 32 columns of a word, and of the four lanes' words.
+struct Mxfp4Fields : Mxfp4 {
+  static __device__ void store(const uint8_t* codes, const Place& at) {
+    const uint2 loaded = *reinterpret_cast<const uint2*>(codes);
+#pragma unroll
+    for (int lane = 0; lane < 4; lane++) {
+      uint32_t pairs[2] = {};
+#pragma unroll
+      for (int number = 0; number < 4; number++) {
+        const uint32_t code = nibble(loaded, number / 2 * 8 + lane * 2 + number % 2);
+        pairs[number / 2] |= ((code & 7u) << 6 | (code >> 3) << 15) << (16 * (number % 2));
+      }
+      const bool is_first = at.step % 2 == 0;
+      const uint32_t zero = 0, all[4] = {is_first ? pairs[0] : zero, is_first ? pairs[1] : zero,
+                                         is_first ? zero : pairs[0], is_first ? zero : pairs[1]};
+      const int word = at.step / 2 * 2 + at.half;
+      atomicXor(reinterpret_cast<uint32_t*>(at.lanes + lane * kLaneBytes + word * 4), e2m1_word(all));
+    }
+  }
+};
+
 struct Nvfp4 {
   static constexpr int kTileColumns = 256, kStepBytes = 8;
   using Scale = uint8_t;
@@ -140,6 +163,16 @@ struct PackArgs {
   long long block_section, row_section;  // bytes at which they begin
   int rows, first, columns, column_tiles, order, group, slice_bytes, group_scale_bytes;
 };
+
+// Row scales of fields are stored 2^12 times as large: their groups' are 2^(byte - 25).
+template <class Format>
+__device__ __forceinline__ float stored_row_scale(float scale) {
+  return scale;
+}
+template <>
+__device__ __forceinline__ float stored_row_scale<Mxfp4Fields>(float scale) {
+  return scale * 4096.f;
+}
 
 template <class Format>
 __device__ __forceinline__ void pack(const PackArgs& args) {
@@ -175,7 +208,10 @@ __device__ __forceinline__ void pack(const PackArgs& args) {
     const size_t from = static_cast<size_t>(row) * args.column_tiles + tile;
     reinterpret_cast<float*>(args.storage + args.block_section)[to] = args.block_scales[from];
   }
-  if (column == 0) reinterpret_cast<float*>(args.storage + args.row_section)[packed] = args.row_scales[row];
+  if (column == 0) {
+    const float scale = stored_row_scale<Format>(args.row_scales[row]);
+    reinterpret_cast<float*>(args.storage + args.row_section)[packed] = scale;
+  }
 }
 
 #define PACK_ENTRY(name, Format)                                                                       \
@@ -187,4 +223,5 @@ __device__ __forceinline__ void pack(const PackArgs& args) {
 PACK_ENTRY(pack_eight_bits, EightBits)
 PACK_ENTRY(pack_int4, Int4)
 PACK_ENTRY(pack_mxfp4, Mxfp4)
+PACK_ENTRY(pack_mxfp4_fields, Mxfp4Fields)
 PACK_ENTRY(pack_nvfp4, Nvfp4)

@@ -51,6 +51,8 @@ class PackedFormat:
             bits 14 to 7 of an f16 that is 128 times the E4M3, of 2^-14 times that f16.
         has_zero_points: whether each group has a zero point, a byte, in units of the stored number.
         has_block_scales: whether 8 rows of a tile share a float32.
+        is_in_fields: whether codes of E2M1 lie as bits of bf16; exponents b are then of 2^(b - 25), and
+            row scales are stored 2^12 times as large.
     """
 
     name: str
@@ -59,6 +61,7 @@ class PackedFormat:
     group_scales: GroupScales | None = None
     has_zero_points: bool = False
     has_block_scales: bool = False
+    is_in_fields: bool = False
 
     @property
     def bits(self) -> int:
@@ -132,6 +135,12 @@ _PACKED = (
 )
 PACKED_FORMATS = {packed.name: packed for packed in _PACKED}
 """All packed formats by name; a device lists those that it has kernels for."""
+
+EXPERT_FORMATS = PACKED_FORMATS | {
+    "mxfp4_fields": PackedFormat("mxfp4_fields", "e2m1", 32, "exponent", is_in_fields=True)
+}
+"""Packed formats that GEMMs of experts read: MXFP4 in fields takes fewer instructions. No weight is held in
+it yet."""
 
 W8A8 = "w8a8"
 """Name, beside those of formats, of GEMMs whose activations are E4M3 where weights are."""

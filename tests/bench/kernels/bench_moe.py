@@ -23,7 +23,7 @@ import cupy as cp
 import numpy as np
 from bench_linear import Graph, fill
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS, PackedFormat
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS, PackedFormat
 from wisp_plan.spec.ffn import Activation
 from wisp_plan.spec.moe import RouterSpec
 from wisp_plan.weights.layout import packed_elements
@@ -59,6 +59,7 @@ SHAPES = {
     "qwen3.6-35b-a3b": Shape(256, 8, 2048, 512),
     "qwen3-next-80b-a3b": Shape(512, 10, 2048, 512),
     "gpt-oss-20b": Shape(32, 4, 2880, 2880, "clamped_swiglu"),
+    "gpt-oss-120b": Shape(128, 4, 2880, 2880, "clamped_swiglu"),
 }
 
 
@@ -165,7 +166,7 @@ def measure(
     chosen: tuple[str, ...] = (),
 ) -> list[dict[str, object]]:
     """Time every stage at a number of tokens."""
-    shape, packed, moe = SHAPES[name], PACKED_FORMATS.get(weight_format), Moe(device)
+    shape, packed, moe = SHAPES[name], EXPERT_FORMATS.get(weight_format), Moe(device)
     bodies = stages(moe, shape, layers_of(arena, shape, packed), tokens, tile)
     hit = len(np.unique(cp.asnumpy(device.workspace.array("moe.experts", (tokens, shape.chosen), np.int32))))
     floor = floors(shape, tokens, hit, packed)
@@ -218,7 +219,7 @@ def main(
 ) -> None:
     """Measure every shape, format and number of tokens, and write RECORD."""
     device = open_gpu()
-    largest = max(s.experts * s.hidden * s.inner * 3 * 2 for s in SHAPES.values())
+    largest = max(s.experts * s.hidden * s.inner * 3 * 2 for s in map(SHAPES.__getitem__, shapes))
     arena = fill(np.uint32(1), cp.empty(LAYERS * largest // 2 * 9 // 8, np.uint16)).view(np.uint8)
     rows: list[dict[str, object]] = []
     named = None if tile is None else Tile(tile, wide)

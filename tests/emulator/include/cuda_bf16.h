@@ -30,6 +30,14 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   return __float2bfloat16(value);
 }
 
+inline __nv_bfloat162 __low2bfloat162(__nv_bfloat162 pair) {
+  return {pair.x, pair.x};
+}
+
+inline __nv_bfloat162 __high2bfloat162(__nv_bfloat162 pair) {
+  return {pair.y, pair.y};
+}
+
 inline __nv_bfloat162 __floats2bfloat162_rn(float low, float high) {
   return {__float2bfloat16(low), __float2bfloat16(high)};
 }

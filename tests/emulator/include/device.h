@@ -226,6 +226,12 @@ inline unsigned atomicOr(unsigned* at, unsigned bits) {
   *at |= bits;
   return before;
 }
+
+inline unsigned atomicXor(unsigned* at, unsigned bits) {
+  const unsigned before = *at;
+  *at ^= bits;
+  return before;
+}
 inline void __threadfence() {
   emulator::machine.release();
 }

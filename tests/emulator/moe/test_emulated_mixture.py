@@ -16,11 +16,11 @@ from emulated_kernel import needs_compiler
 from emulated_mixture import BF16, Routed, aligned, combine, multiply, route, sort
 from quantized_matrix import quantized_matrix
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.ops.cuda.moe.arguments import PLAIN_STORE, STORES
 from wisp_runtime.ops.reference.packing import pack, permuted_rows
-from wisp_runtime.ops.reference.quantized_packing import dequantize, pack_quantized
+from wisp_runtime.ops.reference.quantized_packing import QuantizedMatrix, dequantize, pack_quantized
 
 pytestmark = needs_compiler
 SPECS = [
@@ -204,7 +204,7 @@ class Experts:
     """The matrices of E experts, packed, and in float64."""
 
     def __init__(self, name: str, count: int, outputs: int, inputs: int, permutation: str) -> None:
-        self.packed = None if name == "bf16" else PACKED_FORMATS[name]
+        self.packed = None if name == "bf16" else EXPERT_FORMATS[name]
         self.shape, random = (outputs, inputs), np.random.default_rng(outputs)
         packed, exact = [], []
         for expert in range(count):
@@ -228,7 +228,7 @@ def close(result: np.ndarray, expected: np.ndarray, size: np.ndarray) -> bool:
     return bool((error <= np.abs(expected) * 2**-8 + size * 2e-5 + 1e-5).all())
 
 
-@pytest.mark.parametrize("name", ["bf16", *PACKED_FORMATS])
+@pytest.mark.parametrize("name", ["bf16", *EXPERT_FORMATS])
 @pytest.mark.parametrize("width", [8, 16, 32, 64, 128])
 def test_an_expert_multiplies_its_tokens_alone(name: str, width: int) -> None:
     activations = list(ACTIVATIONS)
@@ -261,7 +261,7 @@ def test_an_expert_multiplies_its_tokens_alone(name: str, width: int) -> None:
             assert close(y[positions[token, k]], expected, size)
 
 
-@pytest.mark.parametrize("name", ["bf16", "int4", "fp8_block", "mxfp4"])
+@pytest.mark.parametrize("name", ["bf16", "int4", "fp8_block", "mxfp4", "mxfp4_fields"])
 def test_a_result_is_the_same_bits_at_every_tile_and_order_of_events(name: str) -> None:
     experts = Experts(name, 3, 136, 264, "plain")
     x = aligned(np.random.default_rng(0).standard_normal((7, 264)).astype(BF16))
@@ -272,6 +272,20 @@ def test_a_result_is_the_same_bits_at_every_tile_and_order_of_events(name: str) 
         gemm = experts.matrices, experts.packed, experts.shape, None, PLAIN_STORE
         results.append(multiply(x, *gemm, (tiles, 7), width, rows=rows, seed=seed).view(np.uint16))
     assert all(np.array_equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp4_fields"])
+def test_every_code_of_mxfp4_times_every_scale_is_exact(name: str) -> None:
+    """A token with a single one has the weights of a column; scales of rows are of all sizes there may be."""
+    packed, exponents, columns = EXPERT_FORMATS[name], np.arange(27), 27 * 32
+    codes = ((np.arange(80)[:, None] + np.arange(columns)) % 16).astype(np.uint8)
+    rows = np.ldexp(np.float32(1), np.linspace(-140, 114, 80).astype(int))
+    matrix = QuantizedMatrix(codes, rows, np.tile(exponents, (80, 1)).astype(np.uint8))
+    tiles = aligned(np.array([[0, first, first + 96, 0] for first in range(0, columns, 96)], np.int32))
+    stored = aligned(pack_quantized(packed, matrix)[None])
+    x = aligned(np.eye(columns, dtype=np.float32).astype(BF16))
+    y = multiply(x, stored, packed, codes.shape, None, PLAIN_STORE, (tiles, columns), 128, rows=None)
+    assert np.array_equal(y.T.astype(np.float32), dequantize(packed, matrix).astype(BF16).astype(np.float32))
 
 
 def experts_results(

@@ -29,7 +29,12 @@ from wisp_runtime.ops.protocol.moe import ExpertWeights
 
 pytestmark = needs_compiler
 COUNT, CHOSEN, HIDDEN, INNER = 4, 2, 320, 192
-FORMATS = {"bf16": "stream_experts", "fp8_block": "stream_experts_fp8_block", "mxfp4": "stream_experts_mxfp4"}
+FORMATS = {
+    "bf16": "stream_experts",
+    "fp8_block": "stream_experts_fp8_block",
+    "mxfp4": "stream_experts_mxfp4",
+    "mxfp4_fields": "stream_experts_mxfp4_fields",
+}
 
 
 @cache
@@ -116,6 +121,15 @@ def test_results_have_the_bits_of_the_portable_kernels(
     assert hopper.launches == [FORMATS[name]]
     assert same(found, layer.multiply(EmulatedGpu(), x))
     assert np.isnan(found.astype(np.float32)).sum() == CHOSEN * HIDDEN
+
+
+def test_fields_have_the_bits_of_the_other_order() -> None:
+    sizes, x = (576, 192), tokens_of(5, 576)  # a whole tile of 256 columns, two, and a part of one
+    results = [
+        Layer(name, "clamped_swiglu", has_bias=True, sizes=sizes).multiply(EmulatedGpu(hardware="hopper"), x)
+        for name in ("mxfp4", "mxfp4_fields")
+    ]
+    assert same(*results)
 
 
 @pytest.mark.parametrize("name", FORMATS)

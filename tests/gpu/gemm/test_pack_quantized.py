@@ -8,7 +8,7 @@ pytestmark = pytest.mark.gpu
 
 from quantized_matrix import quantized_matrix  # noqa: E402
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS  # noqa: E402
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS, PACKED_FORMATS  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host, zeros  # noqa: E402
 from wisp_runtime.ops.cuda.weights.quantized import (  # noqa: E402
@@ -49,7 +49,7 @@ def assert_equal(packed, weight, matrix):
     )
 
 
-@EVERY
+@pytest.mark.parametrize("packed", EXPERT_FORMATS.values(), ids=EXPERT_FORMATS)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 @pytest.mark.parametrize("permutation", ["plain", "gate_up_interleaved"])
 def test_rows_are_packed_as_by_the_reference_to_the_bit(device, packed, outputs, inputs, permutation):

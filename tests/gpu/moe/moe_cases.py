@@ -8,7 +8,7 @@ import cupy as cp
 import numpy as np
 from quantized_matrix import quantized_matrix
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS
 from wisp_plan.spec.ffn import Activation
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device
 from wisp_runtime.ops.cuda.moe.ops import CudaMoe
@@ -36,11 +36,11 @@ class Matrices:
     """``[E, out, in]`` on the GPU, at equal distances, and in float32.
 
     Args:
-        name: weight format, ``bf16`` or one of PACKED_FORMATS.
+        name: weight format, ``bf16`` or one of EXPERT_FORMATS.
     """
 
     def __init__(self, name: str, count: int, outputs: int, inputs: int, permutation: str, random) -> None:
-        packed = PACKED_FORMATS.get(name)
+        packed = EXPERT_FORMATS.get(name)
         storages, self.exact = [], np.empty((count, outputs, inputs), np.float32)
         for expert in range(count):
             if packed is None:

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from moe_cases import Mixture, Moe, bits, float32, spread  # noqa: E402
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS  # noqa: E402
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS  # noqa: E402
 from wisp_plan.spec.moe import RouterSpec  # noqa: E402
 from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device  # noqa: E402
@@ -55,7 +55,7 @@ def test_sums_are_those_of_the_chosen_experts(moe, random, experts, chosen, hidd
         check(moe, mixture, x, *routed(random, tokens, chosen, experts, kind))
 
 
-@pytest.mark.parametrize("name", PACKED_FORMATS)
+@pytest.mark.parametrize("name", EXPERT_FORMATS)
 @pytest.mark.parametrize("activation", ["silu", "clamped_swiglu"])
 def test_every_format_is_multiplied(moe, random, name, activation):
     mixture = Mixture(name, 8, 384, 256, activation, has_bias=activation != "silu")
@@ -73,7 +73,7 @@ def test_activations_biases_and_what_is_added(moe, random, activation, has_bias)
         check(moe, mixture, x, *routed(random, tokens, 4, 32), added)
 
 
-@pytest.mark.parametrize("name", ["bf16", *PACKED_FORMATS])
+@pytest.mark.parametrize("name", ["bf16", *EXPERT_FORMATS])
 def test_a_row_has_the_same_bits_whatever_the_batch_and_nan_stays_in_its_own(device, random, name):
     moe = Moe(device, is_batch_invariant=True)
     mixture = Mixture(name, 16, 384, 128)

@@ -19,7 +19,7 @@ from wisp_runtime.ops.cuda.moe.plan import Tile  # noqa: E402
 from wisp_runtime.ops.cuda.moe.stream_experts import StreamExperts  # noqa: E402
 from wisp_runtime.ops.protocol.moe import ExpertWeights  # noqa: E402
 
-FORMATS = ["bf16", "fp8_block", "mxfp4"]
+FORMATS = ["bf16", "fp8_block", "mxfp4", "mxfp4_fields"]
 
 
 @pytest.fixture

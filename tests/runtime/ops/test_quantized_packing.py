@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from quantized_matrix import quantized_matrix
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS, PACKED_FORMATS
 from wisp_runtime.ops.reference.quantized_packing import (
     QuantizedMatrix,
     dequantize,
@@ -12,7 +12,7 @@ from wisp_runtime.ops.reference.quantized_packing import (
     unpack_quantized,
 )
 
-EVERY = pytest.mark.parametrize("packed", PACKED_FORMATS.values(), ids=PACKED_FORMATS)
+EVERY = pytest.mark.parametrize("packed", EXPERT_FORMATS.values(), ids=EXPERT_FORMATS)
 
 
 @EVERY
@@ -85,6 +85,15 @@ def test_codes_of_four_bits_lie_where_kernels_read_them():
     )
     assert halves[(7 * 4 + 1) * 2] == 3 | 1 << 13
 
+    fields = EXPERT_FORMATS["mxfp4_fields"]
+    words = pack_quantized(fields, QuantizedMatrix(codes, rows, no_scales[0]))[:2048].view("<u4")
+    assert np.flatnonzero(words).tolist() == [7 * 4 + 1]  # group 0, lower half
+    word = int(words[7 * 4 + 1])
+    masked = [
+        place & 0x81C081C0 for place in (word, word << 4, word >> 6 | word << 26, word << 6 ^ word >> 2)
+    ]
+    assert masked == [0, 0, 0, 1 << 15 | 3 << 6]
+
 
 def test_scales_of_groups_follow_the_codes_of_their_slice():
     packed = PACKED_FORMATS["int4_zero"]
@@ -123,6 +132,7 @@ def test_bytes_a_weight(packed):
         "int4_g32": 0.5625,
         "int4_g32_zero": 0.5938,
         "mxfp4": 0.5313,
+        "mxfp4_fields": 0.5313,
         "nvfp4": 0.5625,
     }
     assert size == pytest.approx(stated[packed.name], rel=1e-3)

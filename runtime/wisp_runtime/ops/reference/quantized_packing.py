@@ -11,7 +11,8 @@ columns 2 (l % 4) and the next, at 0 (left) and 8 (right):
 - E2M1 of MXFP4, a 32-bit word a step: nibbles 0-3 the upper row's left and right pair, 4-7 the lower's,
   without signs; the sign of number i of a row at bit 8 i + 7 (upper) and 8 i + 3 (lower);
 - E2M1 of NVFP4, 16 bits of each of the two columns: upper left, lower left, upper right, lower right at bits
-  11-9, 8-6, 5-3, 2-0, their signs at bits 15, 12, 14, 13.
+  11-9, 8-6, 5-3, 2-0, their signs at bits 15, 12, 14, 13;
+- E2M1 in fields: :mod:`.field_packing`.
 
 Scales and zero points of groups lie as ``[l / 4][group][upper, lower]``.
 """
@@ -27,6 +28,7 @@ import numpy as np
 from wisp_plan.quantization.packed_format import CODE_BYTES, TILE_ROWS, PackedFormat
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.row_permutation import RowPermutation
+from wisp_runtime.ops.reference.field_packing import pack_fields, unpack_fields
 from wisp_runtime.ops.reference.packing import permuted_rows
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -110,7 +112,7 @@ def pack_quantized(
         scales = padded(matrix.block_scales, column_tiles).reshape(row_tiles, 4, 2, 8, column_tiles)
         octets = np.ascontiguousarray(scales[:, :, :, 0].transpose(0, 3, 1, 2)).view(np.uint8).reshape(-1)
         storage[block_scales : block_scales + octets.size] = octets
-    scales = padded(matrix.row_scales[:, None], 1)
+    scales = padded(matrix.row_scales[:, None] * _row_factor(packed), 1)
     storage[row_scales : row_scales + scales.nbytes] = scales.view(np.uint8).reshape(-1)
     return storage
 
@@ -140,11 +142,15 @@ def unpack_quantized(
     scale_dtype = np.float16 if packed.group_scales == "f16" else np.uint8
     return QuantizedMatrix(
         _unpack_codes(packed, tiles[..., :CODE_BYTES])[rows, :inputs],
-        storage[row_scales:].view(np.float32)[rows],
+        storage[row_scales:].view(np.float32)[rows] / _row_factor(packed),
         grouped(tiles[..., CODE_BYTES:zeros], scale_dtype) if packed.group else None,
         grouped(tiles[..., zeros:], np.uint8) if packed.has_zero_points else None,
         blocks,
     )
+
+
+def _row_factor(packed: PackedFormat) -> Any:
+    return np.float32(4096 if packed.is_in_fields else 1)
 
 
 def _numbers(packed: PackedFormat, codes: Array) -> Array:
@@ -182,6 +188,8 @@ _AXES = {
 
 def _pack_codes(packed: PackedFormat, codes: Array) -> Array:
     """Return ``[row tiles, column tiles, 4, 2048]`` bytes."""
+    if packed.is_in_fields:
+        return pack_fields(_fragments(packed, codes))
     ordered = np.ascontiguousarray(_fragments(packed, codes).transpose(_AXES[packed.numbers]))
     shape = (*ordered.shape[:3], CODE_BYTES)
     if packed.bits == 8:
@@ -208,6 +216,8 @@ def _pack_codes(packed: PackedFormat, codes: Array) -> Array:
 def _unpack_codes(packed: PackedFormat, octets: Array) -> Array:
     """Return ``[rows, columns]`` codes, padding included, of ``[row tiles, column tiles, 4, 2048]`` bytes."""
     row_tiles, column_tiles = octets.shape[:2]
+    if packed.is_in_fields:
+        return unpack_fields(octets).reshape(row_tiles * TILE_ROWS, column_tiles * packed.tile_columns)
     steps = packed.tile_columns // 64
     axes = _AXES[packed.numbers]
     extents = (row_tiles, 4, 2, 8, column_tiles, 4, steps, 2, 4, 2)
