@@ -24,7 +24,7 @@ from wisp_runtime.ops.cpu.elementwise import Elementwise
 from wisp_runtime.ops.cpu.head_projections import HeadProjections
 from wisp_runtime.ops.cpu.mixture import Mixture
 from wisp_runtime.ops.cpu.packed import PackedMatrix, packed_shape
-from wisp_runtime.ops.cpu.recurrent import RecurrentMixers
+from wisp_runtime.ops.cpu.recurrent.mixers import RecurrentMixers
 from wisp_runtime.ops.cpu.thread_choice import choose_threads
 from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks

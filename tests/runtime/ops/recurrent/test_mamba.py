@@ -11,7 +11,7 @@ from wisp_plan.spec.mamba import MambaSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.ops.cpu.scan_chunks import scan_in_chunks
+from wisp_runtime.ops.cpu.recurrent.scan_chunks import scan_in_chunks
 from wisp_runtime.ops.protocol.recurrent import MambaWeights
 from wisp_runtime.ops.reference.mamba import ScanInputs, selective_scan
 

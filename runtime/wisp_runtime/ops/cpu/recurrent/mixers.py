@@ -9,15 +9,15 @@ from wisp_plan.spec.mamba import MambaSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.compact import CompactMatrix
-from wisp_runtime.ops.cpu.delta_chunks import delta_rule_in_chunks
 from wisp_runtime.ops.cpu.packed import PackedMatrix
-from wisp_runtime.ops.cpu.scan_chunks import scan_in_chunks
+from wisp_runtime.ops.cpu.recurrent.delta_chunks import delta_rule_in_chunks
+from wisp_runtime.ops.cpu.recurrent.scan_chunks import scan_in_chunks
 from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights
 
 
 class RecurrentMixers:
-    """Recurrent mixers, as :class:`.ops.CpuOps` has them; states are float32."""
+    """Recurrent mixers, as :class:`..ops.CpuOps` has them; states are float32."""
 
     @abstractmethod
     def linear(self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None) -> Array:
