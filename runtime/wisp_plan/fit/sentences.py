@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 NOTABLE_SHARE = 20
 """Memory that fewer sequences would save is named where it is at least a twentieth of the need."""
 
+NOTABLE_GAIN = 1.25
+"""Context that one sequence alone would have is named where it is a quarter longer."""
+
 
 def message(
     spec: ModelSpec, request: FitRequest, candidate: Candidate, remedies: tuple[Remedy, ...], device_name: str
@@ -48,7 +51,7 @@ def message(
 
 
 def _shortened(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> str:
-    """Say why an automatic context is not the model's, and which setting gives that, if one does."""
+    """Say why an automatic context is not the model's, and which setting gives that, or a longer one."""
     if request.max_context is not None or candidate.max_context == spec.max_context:
         return ""
     full = resolve(spec, replace(request, max_context=spec.max_context), candidate.available_bytes)
@@ -58,7 +61,20 @@ def _shortened(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> st
         cost = f"{options.max_concurrent} at a time in steps of {options.max_step_tokens} tokens"
         gives = f"which maxContext {spec.max_context} gives, {cost}"
         why = f"{why}; {gives.removeprefix('which ')}" if request.device == "cpu" else gives
+    elif longer := _alone(spec, request, candidate):
+        why += f"; maxConcurrent 1 gives {longer}"
     return f" (of the model's {spec.max_context}, {why})"
+
+
+def _alone(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> int:
+    """Return the context of one sequence at a time where that is notably longer than the candidate's; else 0.
+
+    Each of the automatic sequences of a hybrid takes as much as thousands of tokens for its states.
+    """
+    if request.max_concurrent is not None:
+        return 0
+    alone = resolve(spec, replace(request, max_concurrent=1), candidate.available_bytes).max_context
+    return alone if alone > candidate.max_context * NOTABLE_GAIN else 0
 
 
 def _room(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> str:

@@ -108,6 +108,14 @@ def test_a_shortened_context_names_the_setting_that_gives_the_models_own():
     assert "of the model's 40960, which would need more)" in fit_of("qwen3-8b", "l4").message
 
 
+def test_a_context_that_states_of_many_shorten_names_that_of_one():
+    fit = fit_of("qwen3.5-9b", "l4")
+    alone = fit_of("qwen3.5-9b", "l4", replace(AUTO, max_concurrent=1))
+    gives = f"which would need more; maxConcurrent 1 gives {alone.max_context})"
+    assert gives in fit.message, fit.message
+    assert alone.max_context > 1.25 * fit.max_context
+
+
 def test_a_need_with_room_for_many_names_that_of_one():
     """Recurrent states and their snapshots of 48 sequences are 14 GiB of the need."""
     fit = fit_of("qwen3.8-27b", "h100", replace(AUTO, max_context=8192))
