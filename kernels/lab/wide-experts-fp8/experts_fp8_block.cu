@@ -11,7 +11,7 @@
 //   math : weights become bf16, exactly; float32 sums in the order of K, the same at any tile, in units of the block's
 //          scale; bias and silu in float32, rounded once
 //   grid : (at most one a multiprocessor, 1, 1)     block: (384, 1, 1)
-//   shared: 4 x 32 KB of tokens, 4 x 16.25 KB of weights, 32 KB (_swiglu: 8 KB) of the epilogue, barriers and tiles
+//   shared: 96 KB of tokens (_swiglu: 128), 65 KB of weights, 64 KB of results (_swiglu: 32), barriers and a tile
 //   needs: in % 8 == 0, out % 8 == 0, _swiglu out % 16 == 0; sections of W begin at multiples of 128 bytes
 //   check: tests/emulator/moe/test_emulated_wide_fp8.py against float64 of the dequantized weights
 #include "experts_fp8_block.cuh"

@@ -1,7 +1,8 @@
 // experts_fp8_block.cuh: the GEMM of a mixture of experts in block FP8 on wgmma; what experts_fp8_block.cu
 // instantiates.
 //
-//   1. A thread gives out tiles (tile_queue.cuh). Two others fill pipelines: tokens, 64 columns a stage, and weights as
+//   1. A thread gives out tiles (tile_queue.cuh). Two others fill pipelines: tokens, 64 columns or more a stage, and
+//   weights as
 //      they are packed, 128 columns of two row tiles a stage, with their block scales.
 //   2. A warpgroup multiplies a row tile by a tile's tokens. Each warp turns its slice's E4M3 into bf16, exactly, in A
 //      fragments; while the tensor cores multiply 64 columns, it makes those of the next 64.
@@ -23,12 +24,14 @@
 
 constexpr int kBoxBytes = kBoxTokens * 128;
 constexpr int kCodeBytes = 8192, kScaleBytes = 32, kSlotBytes = kCodeBytes + 128;  // of a row tile in a stage
-constexpr int kTokenStages = 4, kTokenStageBytes = kTileTokens * 128, kWeightStageBytes = kRowTiles * kSlotBytes;
+constexpr int kTokenStageBytes = kTileTokens * 128, kWeightStageBytes = kRowTiles * kSlotBytes;
 constexpr int kExpertThreads = kRowTiles * 128 + 128;
 constexpr float kMinScale = 0x1p-64f;  // a block of a smaller one counts as zero; ratios are finite
 
-template <int kStages>
+template <int kStageCount>
 struct Pipeline {
+  static constexpr int kStages = kStageCount;
+
   uint32_t data, full, empty;  // shared addresses: stages, and two mbarriers a stage
   PipelineState state;
 
@@ -42,28 +45,37 @@ struct Pipeline {
   __device__ __forceinline__ void wait_empty() const { mbarrier_wait(empty + state.stage * 8, state.parity); }
   __device__ __forceinline__ void advance() { state.advance(kStages); }
 };
-using TokenPipeline = Pipeline<kTokenStages>;
 template <bool kGated>
-using WeightPipeline = Pipeline<kGated ? 4 : 2>;  // gated results leave room
+using TokenPipeline = Pipeline<kGated ? 4 : 3>;  // gated results leave room
+using WeightPipeline = Pipeline<4>;
 
 __device__ __forceinline__ int boxes_of(const ExpertTile& tile) {
   return (tile.end - tile.first + kBoxTokens - 1) / kBoxTokens;
 }
 
+// Halves of a tile of weights, 64 columns, whose tokens are in a stage: more of fewer tokens.
+__device__ __forceinline__ int halves_of(int boxes) {
+  return kTileTokens / kBoxTokens / boxes;
+}
+
+template <class Tokens>
 __device__ __forceinline__ void load_positions(const CUtensorMap* map, const ExpertArgs& args, TileQueue queue,
-                                               TokenPipeline tokens) {
+                                               Tokens tokens) {
 #pragma unroll 1
   for (ExpertTile tile; queue.next<false>(tile);) {
-    const int boxes = boxes_of(tile);
+    const int boxes = boxes_of(tile), halves = halves_of(boxes);
 #pragma unroll 1
-    for (int k = 0; k < args.column_tiles * 2; k++) {
+    for (int half = 0; half < args.column_tiles * 2; half += halves) {
+      const int copies = min(halves, args.column_tiles * 2 - half) * boxes;
       const uint32_t full = tokens.full + tokens.state.stage * 8;
       const uint32_t to = tokens.data + tokens.state.stage * kTokenStageBytes;
       tokens.wait_empty();
-      mbarrier_arrive_expect(full, boxes * kBoxBytes);
+      mbarrier_arrive_expect(full, copies * kBoxBytes);
+      int column = half * 64, box = 0;
 #pragma unroll 1
-      for (int i = 0; i < boxes; i++) {
-        tma_load_2d(to + i * kBoxBytes, map, k * 64, tile.first + i * kBoxTokens, full, kEvictNormal);
+      for (int i = 0; i < copies; i++) {
+        tma_load_2d(to + i * kBoxBytes, map, column, tile.first + box * kBoxTokens, full, kEvictNormal);
+        if (++box == boxes) box = 0, column += 64;
       }
       tokens.advance();
     }
@@ -71,8 +83,7 @@ __device__ __forceinline__ void load_positions(const CUtensorMap* map, const Exp
 }
 
 // Past the last row tile a warpgroup multiplies stale memory and stores nothing.
-template <class Weights>
-__device__ __forceinline__ void load_codes(const ExpertArgs& args, TileQueue queue, Weights weights) {
+__device__ __forceinline__ void load_codes(const ExpertArgs& args, TileQueue queue, WeightPipeline weights) {
 #pragma unroll 1
   for (ExpertTile tile; queue.next<false>(tile);) {
     const int first = tile.row_block * kRowTiles, there = min(kRowTiles, (args.rows + 63) / 64 - first);
@@ -130,9 +141,10 @@ __device__ __forceinline__ void make_fragments(uint32_t (&a)[4][4], uint32_t sli
   for (int i = 0; i < 16; i++) asm volatile("" : "+r"(a[i / 4][i % 4])::"memory");
 }
 
-// Multiply 64 columns by the first kTokens tokens of a stage; at most one other group of wgmmas stays in flight.
+// Multiply 64 columns by the first kTokens tokens; at most one other group of wgmmas stays in flight.
 template <int kTokens>
-__device__ __forceinline__ void multiply_half(float (&all)[kTileTokens / 2], uint32_t (&a)[4][4], uint32_t box) {
+__device__ __forceinline__ void multiply_tokens(float (&all)[kTileTokens / 2], const uint32_t (&a)[4][4],
+                                                uint32_t box) {
   float (&sums)[kTokens / 2] = reinterpret_cast<float (&)[kTokens / 2]>(all);
   wgmma_registers(sums);
   wgmma_fence();
@@ -140,6 +152,23 @@ __device__ __forceinline__ void multiply_half(float (&all)[kTileTokens / 2], uin
   for (int i = 0; i < 4; i++) wgmma_rs<kTokens>(sums, a[i], wgmma_descriptor(box + i * 32));
   wgmma_commit();
   wgmma_wait<1>();
+}
+
+__device__ __forceinline__ void multiply_boxes(float (&sums)[kTileTokens / 2], const uint32_t (&a)[4][4], uint32_t box,
+                                               int boxes) {
+  switch (boxes) {
+    case 1:
+      multiply_tokens<64>(sums, a, box);
+      break;
+    case 2:
+      multiply_tokens<128>(sums, a, box);
+      break;
+    case 3:
+      multiply_tokens<192>(sums, a, box);
+      break;
+    default:
+      multiply_tokens<256>(sums, a, box);
+  }
 }
 
 // Multiply sums of boxes [kFirst, kEnd) of tokens by a factor of their row.
@@ -150,59 +179,48 @@ __device__ __forceinline__ void scale_rows(float (&sums)[kTileTokens / 2], float
 }
 
 // Multiply a row tile by the tile's tokens: sums in `units`.
-template <class Weights>
+template <class Tokens>
 __device__ __forceinline__ void multiply(float (&sums)[kTileTokens / 2], Units& units, int boxes, int column_tiles,
-                                         TokenPipeline& tokens, Weights& weights, int warpgroup) {
-  const int warp = threadIdx.x / 32 % 4;
+                                         Tokens& tokens, WeightPipeline& weights, int warpgroup) {
+  const int warp = threadIdx.x / 32 % 4, halves = halves_of(boxes);
   const bool releases = threadIdx.x % 32 == 0;
-  uint32_t left[4][4], right[4][4];
-  uint32_t before = 0;  // barrier of the stage that is multiplied with `right`
-  auto half = [&](uint32_t (&a)[4][4]) {
+  uint32_t left[4][4], right[4][4], slot = 0, offset = 0;  // of the next half in its stage
+  float2 factors = make_float2(1.f, 1.f);
+  // Multiply; return the barrier that is due when it is done, or 0 while the stage has more.
+  auto multiply_half = [&](uint32_t (&a)[4][4], bool ends_stage) {
     tokens.wait_full();
-    const uint32_t box = tokens.data + tokens.state.stage * kTokenStageBytes;
-    const uint32_t barrier = tokens.empty + tokens.state.stage * 8;
-    switch (boxes) {
-      case 1:
-        multiply_half<64>(sums, a, box);
-        break;
-      case 2:
-        multiply_half<128>(sums, a, box);
-        break;
-      case 3:
-        multiply_half<192>(sums, a, box);
-        break;
-      default:
-        multiply_half<256>(sums, a, box);
-    }
-    tokens.advance();
+    const uint32_t box = tokens.data + tokens.state.stage * kTokenStageBytes + offset;
+    const uint32_t barrier = ends_stage ? tokens.empty + tokens.state.stage * 8 : 0;
+    multiply_boxes(sums, a, box, boxes);
+    offset = ends_stage ? 0 : offset + boxes * kBoxBytes;
+    if (ends_stage) tokens.advance();
     return barrier;
   };
-  uint32_t slot = 0;
-  float2 factors = make_float2(1.f, 1.f);
-  auto begin_block = [&] {
+  auto begin_tile = [&] {
     weights.wait_full();
     slot = weights.data + weights.state.stage * kWeightStageBytes + warpgroup * kSlotBytes;
     factors = units.change(slot + kCodeBytes + warp * 8);
     make_fragments(left, slot + warp * 2048, 0, units);
   };
+  uint32_t before = 0;
 #pragma unroll
   for (int i = 0; i < kTileTokens / 2; i++) sums[i] = 0.f;
-  begin_block();
+  begin_tile();
 #pragma unroll 1
   for (int k = 0; k < column_tiles; k++) {
     wgmma_wait<0>();
-    if (releases && k > 0) mbarrier_arrive(before);
+    if (releases && before) mbarrier_arrive(before);
     wgmma_registers(sums);
     scale_rows<0, 2>(sums, factors);
     if (boxes > 2) scale_rows<2, 4>(sums, factors);
-    const uint32_t first = half(left);
+    const uint32_t first = multiply_half(left, halves == 1);
     make_fragments(right, slot + warp * 2048, 1, units);
     __syncwarp();
     if (releases) mbarrier_arrive(weights.empty + weights.state.stage * 8);
     weights.advance();
-    before = half(right);
-    if (releases) mbarrier_arrive(first);
-    if (k + 1 < column_tiles) begin_block();
+    before = multiply_half(right, halves < 4 || k % 2 || k + 1 == column_tiles);
+    if (releases && first) mbarrier_arrive(first);
+    if (k + 1 < column_tiles) begin_tile();
   }
   wgmma_wait<0>();
   wgmma_registers(sums);
@@ -225,9 +243,8 @@ __device__ __forceinline__ void load_rows(float (&scales)[2], float (&bias)[2], 
 }
 
 template <bool kGated>
-__device__ __forceinline__ void consume_experts(const ExpertArgs& args, TileQueue queue, TokenPipeline tokens,
-                                                WeightPipeline<kGated> weights, StagedOutput<kGated> output,
-                                                int warpgroup) {
+__device__ __forceinline__ void consume_experts(const ExpertArgs& args, TileQueue queue, TokenPipeline<kGated> tokens,
+                                                WeightPipeline weights, StagedOutput<kGated> output, int warpgroup) {
   ExpertTile tile;
 #pragma unroll 1
   while (queue.next<true>(tile)) {
@@ -243,20 +260,20 @@ __device__ __forceinline__ void consume_experts(const ExpertArgs& args, TileQueu
 template <bool kGated>
 __device__ __forceinline__ void expert_linear(const CUtensorMap* map, const ExpertArgs& args) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  using Weights = WeightPipeline<kGated>;
+  using Tokens = TokenPipeline<kGated>;
   using Output = StagedOutput<kGated>;
-  constexpr int kWeightStages = kGated ? 4 : 2;
-  const uint32_t tokens = shared_address(shared), weights = tokens + kTokenStages * kTokenStageBytes;
-  const uint32_t results = weights + kWeightStages * kWeightStageBytes, barriers = results + Output::kBytes;
-  const uint32_t weight_barriers = barriers + kTokenStages * 16, more = weight_barriers + kWeightStages * 16;
+  const uint32_t tokens = shared_address(shared), weights = tokens + Tokens::kStages * kTokenStageBytes;
+  const uint32_t results = weights + WeightPipeline::kStages * kWeightStageBytes, barriers = results + Output::kBytes;
+  const uint32_t weight_barriers = barriers + Tokens::kStages * 16,
+                 more = weight_barriers + WeightPipeline::kStages * 16;
   TileQueue queue(more);
   Output output(results, more + TileQueue::kBytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   pdl_launch_dependents();
   if (threadIdx.x == 0) {
     tma_prefetch_map(map);
-    TokenPipeline::init(barriers);
-    Weights::init(weight_barriers);
+    Tokens::init(barriers);
+    WeightPipeline::init(weight_barriers);
     queue.init(kConsumerWarps + 3);
     output.init();
     mbarrier_init_fence();
@@ -266,15 +283,15 @@ __device__ __forceinline__ void expert_linear(const CUtensorMap* map, const Expe
   if (warp >= kConsumerWarps) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     const int role = warp - kConsumerWarps;
-    if (role == 0 && lane == 0) load_positions(map, args, queue, TokenPipeline(tokens, barriers, true));
-    if (role == 1 && lane == 0) load_codes(args, queue, Weights(weights, weight_barriers, true));
+    if (role == 0 && lane == 0) load_positions(map, args, queue, Tokens(tokens, barriers, true));
+    if (role == 1 && lane == 0) load_codes(args, queue, WeightPipeline(weights, weight_barriers, true));
     if (role == 2 && lane == 0) queue.fill(args);
     if (role == 3) {
       for (ExpertTile tile; queue.next<true>(tile);) output.store(args, tile);
     }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume_experts<kGated>(args, queue, TokenPipeline(tokens, barriers, false),
-                            Weights(weights, weight_barriers, false), output, warp / 4);
+    consume_experts<kGated>(args, queue, Tokens(tokens, barriers, false),
+                            WeightPipeline(weights, weight_barriers, false), output, warp / 4);
   }
 }

@@ -18,7 +18,7 @@ ROW_TILES = 2
 
 THREADS = 384
 
-_TOKEN_STAGES, _WEIGHT_STAGES = 4, (2, 4)  # the latter plain, gated
+_TOKEN_STAGES, _WEIGHT_STAGES = (3, 4), 4  # the former plain, gated
 _CODE_BYTES, _SCALE_BYTES = 8192, 128  # of a row tile in a stage of weights
 _QUEUE_BYTES, _BARRIER_BYTES = 32, 16  # a tile given out; the two barriers of a stage
 
@@ -58,8 +58,7 @@ def entry(*, is_gated: bool) -> str:
 
 def shared_bytes(*, is_gated: bool) -> int:
     """Return the dynamic shared memory of a block: stages, results, barriers and the tile given out."""
-    weight_stages, columns = _WEIGHT_STAGES[is_gated], TILE_ROWS // (2 if is_gated else 1)
-    tokens = _TOKEN_STAGES * WIDE_TOKENS * 128
-    weights = weight_stages * ROW_TILES * (_CODE_BYTES + _SCALE_BYTES)
+    token_stages, columns = _TOKEN_STAGES[is_gated], TILE_ROWS // (2 if is_gated else 1)
+    stages = token_stages * WIDE_TOKENS * 128 + _WEIGHT_STAGES * ROW_TILES * (_CODE_BYTES + _SCALE_BYTES)
     results = ROW_TILES * WIDE_TOKENS * columns * 2
-    return tokens + weights + results + (_TOKEN_STAGES + weight_stages + 1) * _BARRIER_BYTES + _QUEUE_BYTES
+    return stages + results + (token_stages + _WEIGHT_STAGES + 1) * _BARRIER_BYTES + _QUEUE_BYTES
