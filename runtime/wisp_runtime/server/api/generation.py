@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -112,32 +112,23 @@ class Generator:
             min_tokens=submit.sampling.min_tokens,
             shows_end=choice.stops.is_shown,
         )
-        timer = choice.timer = self._telemetry.start_timer(len(submit.prompt), submit.max_tokens)
-        self._running.add(submit.request_id)
-        try:
-            async with aclosing(self._engine.submit(submit)) as events:
-                async for event in events:
-                    if choice.report is not None:
-                        choice.report.add(event.prompt_logprobs)
-                    if event.token is None and event.finish is None:
-                        continue
-                    if choice.is_scored_only and event.token is not None:
-                        event = event._replace(token=None, finish="length", logprobs=None)
-                    self._account(choice, event, timer)
-                    timer.token(time.monotonic(), event)
-                    delta = choice.parser.push(text.push(event))
-                    if delta.finish is not None:
-                        timer.finish(time.monotonic(), _reason(delta), choice.generated_tokens)
-                    yield delta
-                    if delta.finish is not None:
-                        return
-        except EngineDied as error:
-            timer.fail("error")
-            log.error("the engine ended under this request: %s", error.message)
-            raise engine_died(f"The engine failed while it answered: {error.message}") from error
-        finally:
-            self._running.discard(submit.request_id)
-            timer.close()
+        async with self._running_request(submit) as (events, timer):
+            choice.timer = timer
+            async for event in events:
+                if choice.report is not None:
+                    choice.report.add(event.prompt_logprobs)
+                if event.token is None and event.finish is None:
+                    continue
+                if choice.is_scored_only and event.token is not None:
+                    event = event._replace(token=None, finish="length", logprobs=None)
+                self._account(choice, event, timer)
+                timer.token(time.monotonic(), event)
+                delta = choice.parser.push(text.push(event))
+                if delta.finish is not None:
+                    timer.finish(time.monotonic(), _reason(delta), choice.generated_tokens)
+                yield delta
+                if delta.finish is not None:
+                    return
 
     async def pooled(self, submit: Submit) -> bytes:
         """Return the vector that the prompt of ``submit`` is reduced to, float32 numbers.
@@ -145,17 +136,29 @@ class Generator:
         Raises:
             ApiError: errors of :meth:`deltas`.
         """
+        async with self._running_request(submit) as (events, timer):
+            async for event in events:
+                self._raise_failure(event, timer)
+                if event.pooled is not None:
+                    timer.finish(time.monotonic(), "stop", 0)
+                    usage_report.current().add_pooled(len(submit.prompt), event.cached_tokens, timer)
+                    return event.pooled
+            raise engine_failed("The engine ended a request for a vector without one.")
+
+    @asynccontextmanager
+    async def _running_request(
+        self, submit: Submit
+    ) -> AsyncIterator[tuple[AsyncGenerator[TokenEvent, None], RequestTimer]]:
+        """Run a request: its events, and its timer; leaving ends it.
+
+        Raises:
+            ApiError: the engine ended under it.
+        """
         timer = self._telemetry.start_timer(len(submit.prompt), submit.max_tokens)
         self._running.add(submit.request_id)
         try:
             async with aclosing(self._engine.submit(submit)) as events:
-                async for event in events:
-                    self._raise_failure(event, timer)
-                    if event.pooled is not None:
-                        timer.finish(time.monotonic(), "stop", 0)
-                        usage_report.current().add_pooled(len(submit.prompt), event.cached_tokens, timer)
-                        return event.pooled
-            raise engine_failed("The engine ended a request for a vector without one.")
+                yield events, timer
         except EngineDied as error:
             timer.fail("error")
             log.error("the engine ended under this request: %s", error.message)
