@@ -12,8 +12,9 @@ import click
 
 from wisp_plan.presets import SHAPES
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_runtime.cli.failures import exit_on_failure
 from wisp_runtime.config import KVCacheDtype
-from wisp_runtime.errors import ConfigError, RuntimeFailure
+from wisp_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from wisp_runtime.bench.record import Row
@@ -130,14 +131,12 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def reported_failures() -> Iterator[None]:
-    """Report a failure inside in one line, and exit with its code."""
-    try:
-        yield
-    except ConfigError as error:
-        raise click.UsageError(error.message) from error
-    except RuntimeFailure as error:
-        click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
-        sys.exit(error.exit_code)
+    """Report a failure inside in one line, and exit with its code; wrong settings are a wrong usage."""
+    with exit_on_failure():
+        try:
+            yield
+        except ConfigError as error:
+            raise click.UsageError(error.message) from error
 
 
 def report(benchmark: str, options: dict[str, Any], rows: Callable[[], Iterable[Row]]) -> None:

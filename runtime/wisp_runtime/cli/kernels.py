@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from wisp_plan.distribution import install_command
+from wisp_runtime.cli.failures import exit_on_failure
 from wisp_runtime.config import KERNELS_VARIABLE, Quantization, kernels_dir
-from wisp_runtime.errors import GpuUnavailable, ModelUnsupported, RuntimeFailure
+from wisp_runtime.errors import GpuUnavailable, ModelUnsupported
 
 if TYPE_CHECKING:
     from wisp_runtime.ops.cuda.device.build import Job
@@ -88,7 +87,7 @@ def build(
     from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 
     folder = (out or kernels_dir()).expanduser()
-    with _failures():
+    with exit_on_failure("what is compiled is kept"):
         catalogue = Catalogue()
         extra, held = (None, "bf16") if model is None else _step_of(Path(model), quantization)
         if kv_cache_dtype != "bf16":
@@ -155,7 +154,7 @@ def show(architectures: tuple[str, ...], device: int | None, as_json: bool) -> N
     from wisp_runtime.ops.cuda.device.catalogue import Catalogue
     from wisp_runtime.ops.cuda.device.listing import rows
 
-    with _failures():
+    with exit_on_failure("what is compiled is kept"):
         catalogue = Catalogue()
         if device is not None:
             architectures = (_architecture(catalogue, device),)
@@ -199,15 +198,3 @@ def _table(listed: list[dict[str, Any]]) -> Iterator[str]:
 
 def _title(row: dict[str, Any]) -> str:
     return f"{row['arch']}  {row['hardware']}/{row['model']}/{row['quantization']}"
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    try:
-        yield
-    except RuntimeFailure as error:
-        click.echo(f"wisp-runtime: {error.reason}: {error.message}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        click.echo("interrupted; what is compiled is kept", err=True)
-        sys.exit(130)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -15,8 +14,9 @@ import click
 from wisp_plan.errors import SizeInvalid
 from wisp_plan.units import format_size, parse_size
 from wisp_plan.weights.held import ROUNDED
+from wisp_runtime.cli.failures import exit_on_failure
 from wisp_runtime.cli.progress import counted_lines, progress
-from wisp_runtime.errors import ConfigError, RuntimeFailure
+from wisp_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
     from wisp_runtime.quantize.quantizing import Quantized
@@ -76,7 +76,7 @@ def command(source: str, target: Path, as_json: bool, **options: Any) -> None:
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     began_s = time.monotonic()
-    try:
+    with exit_on_failure("complete files are kept, and the same command goes on after them"):
         text = read_text(options["calibration"]) if options["calibration"] else ""
         sizes = options["shard_size"], options["threads"]
         settings = Options(options["to"], options["method"], text, *sizes)
@@ -84,12 +84,6 @@ def command(source: str, target: Path, as_json: bool, **options: Any) -> None:
         on_layer = counted_lines(f"calibrating {folder.name}, layers")
         with progress(f"quantizing {folder.name}", is_shown=False) as on_progress:
             made = quantize(folder, target, settings, on_progress, on_layer)
-    except RuntimeFailure as error:
-        click.echo(f"{error.reason}: {error.message}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        click.echo("interrupted; complete files are kept, and the same command goes on after them", err=True)
-        sys.exit(130)
     _show(made, options["to"], time.monotonic() - began_s, as_json)
 
 

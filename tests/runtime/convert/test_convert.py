@@ -165,7 +165,7 @@ def test_the_command_prints_data_on_stdout_and_the_rest_on_stderr(tmp_path):
     assert "is there already" in again.stderr
     absent = CliRunner().invoke(main, ["convert", str(tmp_path / "absent.gguf"), str(tmp_path / "new")])
     assert (absent.exit_code, absent.stderr) == (
-        *(1, f"ModelNotFound: {tmp_path}/absent.gguf is not a file. Name a .gguf file.\n"),
+        *(1, f"wisp-runtime: ModelNotFound: {tmp_path}/absent.gguf is not a file. Name a .gguf file.\n"),
     )
 
 
