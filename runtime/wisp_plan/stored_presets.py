@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from wisp_plan.quantization.layer_names import EVERY_LAYER, LayerNames
-from wisp_plan.quantization.packed_scheme import INT4_GROUPS, int4_name
+from wisp_plan.quantization.packed_scheme import INT4_GROUPS, int4_name, packed_scheme
 from wisp_plan.quantization.scheme import Quantization, Rule, Scheme
 from wisp_plan.spec.model import ModelSpec
 
@@ -32,9 +32,19 @@ STORED_SCHEMES = {
 
 
 def stored_as(spec: ModelSpec, quantization: str) -> ModelSpec:
-    """Return ``spec`` as if a checkpoint stored it in a format of :data:`STORED_SCHEMES`; else unchanged."""
+    """Return ``spec`` as if a checkpoint stored it in a format of :data:`STORED_SCHEMES`.
+
+    Unchanged for other names, and where it is published in that format: gpt-oss has attention in bf16.
+    """
     scheme = STORED_SCHEMES.get(quantization)
-    if scheme is None:
+    if scheme is None or quantization in _published(spec):
         return spec
     rules = Rule(LayerNames(_UNQUANTIZED), None), Rule(LayerNames((EVERY_LAYER,)), scheme)
     return replace(spec, quantization=Quantization(scheme.arrangement, rules))
+
+
+def _published(spec: ModelSpec) -> set[str]:
+    """Return the packed formats of a model's own quantization."""
+    rules = spec.quantization.rules if spec.quantization else ()
+    packed = (packed_scheme(rule.scheme) for rule in rules if rule.scheme is not None)
+    return {layout.name for layout in packed if layout is not None}

@@ -5,7 +5,10 @@ from spec_changes import attention_of, field_of
 
 from wisp_plan.errors import UnknownShape
 from wisp_plan.presets import SHAPES, shape_config, shape_spec
-from wisp_plan.weights.sizes import parameters
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.stored_presets import STORED_SCHEMES, stored_as
+from wisp_plan.weights.held import ROUNDED
+from wisp_plan.weights.sizes import parameters, weight_bytes
 
 # What the model's page on the Hugging Face Hub counts in its safetensors files; tied embeddings once.
 PARAMETERS = {
@@ -87,3 +90,19 @@ def test_a_caller_cannot_change_a_shape_for_others():
 def test_the_error_of_an_unknown_name_has_the_nearest():
     with pytest.raises(UnknownShape, match="did you mean 'llama-3-8b'"):
         shape_spec("lama-3-8b")
+
+
+@pytest.mark.parametrize("name", STORED_SCHEMES)
+def test_a_shape_may_be_stored_in_every_packed_format_that_nothing_is_rounded_to(name):
+    spec = stored_as(shape_spec("qwen3-8b"), name)
+    assert weight_bytes(spec, "auto", "cuda", tuple(PACKED_FORMATS)).format == name
+
+
+def test_every_packed_format_is_rounded_to_or_stored():
+    assert set(PACKED_FORMATS) == {*STORED_SCHEMES, *ROUNDED}
+
+
+def test_a_model_that_is_published_in_a_format_stays_as_it_is_published():
+    published = shape_spec("gpt-oss-20b")
+    assert stored_as(published, "mxfp4") is published
+    assert stored_as(published, "fp8_block") != published
