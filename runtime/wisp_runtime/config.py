@@ -87,7 +87,7 @@ class ServeConfig:
         parse_auto_or(parse_integer(1, 65536)),
         "auto|N",
         "Sequences in one step; auto: as many as the KV cache holds with 1024 tokens each, up to 256 on a "
-        "GPU and 32 on the CPU.",
+        "GPU and 32 on the CPU; down to half of that for the model's full context.",
     )
     quantization: Quantization = choice(
         get_args(Quantization),
