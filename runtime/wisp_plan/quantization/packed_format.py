@@ -140,7 +140,7 @@ EXPERT_FORMATS = PACKED_FORMATS | {
     "mxfp4_fields": PackedFormat("mxfp4_fields", "e2m1", 32, "exponent", is_in_fields=True)
 }
 """Packed formats that GEMMs of experts read: MXFP4 in fields takes fewer instructions. No weight is held in
-it yet."""
+it yet: kernels/lab/mxfp4-experts."""
 
 W8A8 = "w8a8"
 """Name, beside those of formats, of GEMMs whose activations are E4M3 where weights are."""
