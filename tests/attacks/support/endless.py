@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from neighbour import MIB
+
+MAX_BYTES = 192 * MIB
+TAKEN_BYTES = 96 * MIB
+"""What may leave the attacker: a body with its framing, and 32 MiB read so that the refusal arrives."""
 CHUNKED = b"transfer-encoding: chunked\r\ncontent-type: application/json\r\n\r\n"
 HEADS: dict[str, tuple[bytes, bytes]] = {
     "header value": (b"GET /livez HTTP/1.1\r\nhost: x\r\na: ", b"x" * 65536),
@@ -24,3 +29,9 @@ BODIES: dict[str, tuple[bytes, bytes]] = {
 """Chunked bodies without an end, after the request line and host."""
 TINY_CHUNKS = (CHUNKED, b"1\r\n \r\n" * 8192)
 """Chunks of one byte each, without an end: much work for a parser, few bytes for a limit."""
+
+
+def require_refusal(target, head: bytes, chunk: bytes) -> None:
+    """Send ``head``, then ``chunk`` without an end: the target reads no more than its bound."""
+    with target.connect() as client:
+        assert client.flood(head, chunk, max_bytes=MAX_BYTES) < TAKEN_BYTES

@@ -11,21 +11,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from gguf import GGMLQuantizationType
+from hollow_checkpoint import LLAMA_8B, write_model
 from tiny_gguf import write_gguf
 
 from wisp_operator.cli.main import SUMMARIES, main
-from wisp_plan.families.config import parse_config
 from wisp_plan.hardware import kernel_layers
 from wisp_plan.presets import shape_config
-from wisp_plan.weights.tensors import expected_tensors
-
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
-    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
-    "torch_dtype": "bfloat16", "tie_word_embeddings": False,
-}  # fmt: skip
 
 
 def wisp(*arguments):
@@ -37,27 +28,7 @@ def folder(tmp_path):
     """An 8-billion-parameter model whose weights are a hole in a file: only its header is ever read."""
     path = tmp_path / "Llama_8B"
     path.mkdir()
-    return write_model(path, CONFIG)
-
-
-def write_model(path, config):
-    (path / "config.json").write_text(json.dumps(config))
-    header, offset = {}, 0
-    for tensor in expected_tensors(parse_config(config)):
-        size = 2
-        for length in tensor.shape:
-            size *= length
-        header[tensor.name] = {
-            "dtype": "BF16",
-            "shape": tensor.shape,
-            "data_offsets": [offset, offset + size],
-        }
-        offset += size
-    text = json.dumps(header).encode()
-    with (path / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + offset)
-    return path
+    return write_model(path, LLAMA_8B)
 
 
 def manifest(folder, **spec):
@@ -160,7 +131,7 @@ def test_several_files_and_folders_are_checked_in_their_order(folder, tmp_path):
     ],
 )
 def test_a_model_that_cannot_be_run_at_all_is_refused_as_one_that_does_not_fit(folder, key, value, said):
-    (folder / "config.json").write_text(json.dumps({**CONFIG, key: value}))
+    (folder / "config.json").write_text(json.dumps({**LLAMA_8B, key: value}))
     done = wisp("fit", folder, "--gpu", "h100")
     assert (done.exit_code, said in done.stderr) == (1, True), done.output
 
@@ -175,7 +146,7 @@ def test_layers_without_kernels_are_refused_by_exit_code_one(folder, monkeypatch
 def test_a_refused_model_beside_one_that_cannot_be_known_is_exit_code_two(folder, tmp_path):
     mars = tmp_path / "mars"
     mars.mkdir()
-    (mars / "config.json").write_text(json.dumps({**CONFIG, "architectures": ["MarsForCausalLM"]}))
+    (mars / "config.json").write_text(json.dumps({**LLAMA_8B, "architectures": ["MarsForCausalLM"]}))
     assert wisp("fit", folder, mars, "--gpu", "h100").exit_code == 1
     done = wisp("fit", mars, tmp_path / "nowhere", folder, "--gpu", "h100")
     assert (done.exit_code, "llama-8b on H100" in done.stdout) == (2, True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from hollow_checkpoint import LLAMA_8B, write_tensors
 
 from wisp_operator.cli.main import main
-from wisp_plan.checkpoint.header import DTYPE_BITS
 from wisp_plan.families.config import parse_config
 from wisp_plan.hardware.kernel_formats import KERNEL_FORMATS
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
@@ -18,13 +17,6 @@ from wisp_plan.weights.declaration import declare
 from wisp_plan.weights.stored import as_stored
 from wisp_plan.weights.tensors import tensors_of
 
-CONFIG = {
-    "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
-    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-    "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
-    "max_position_embeddings": 131072, "rms_norm_eps": 1e-5, "rope_theta": 500000.0,
-    "torch_dtype": "bfloat16", "tie_word_embeddings": False,
-}  # fmt: skip
 FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"}
 LACKING = "bf16, dequantized from fp8; no kernels for fp8_block on this GPU"
@@ -37,8 +29,7 @@ def checkpoint(tmp_path):
     """Make an 8B checkpoint of which only the header is there; ``bf16`` names layers that are unquantized."""
 
     def make(section=None, bf16=()):
-        config = CONFIG if section is None else CONFIG | {"quantization_config": section}
-        (tmp_path / "config.json").write_text(json.dumps(config))
+        config = LLAMA_8B if section is None else LLAMA_8B | {"quantization_config": section}
         spec = parse_config(config)
         weights = [
             replace(weight, sources=tuple(replace(source, stored=None) for source in weight.sources))
@@ -46,16 +37,8 @@ def checkpoint(tmp_path):
             else weight
             for weight in as_stored(declare(spec), {}, spec.quantization)
         ]
-        header, end = {}, 0
-        for tensor in tensors_of(weights):
-            start, dtype = end, tensor.dtypes[0]
-            end += math.prod(tensor.shape) * DTYPE_BITS[dtype] // 8
-            header[tensor.name] = {"dtype": dtype, "shape": tensor.shape, "data_offsets": [start, end]}
-        text = json.dumps(header).encode()
-        with (tmp_path / "model.safetensors").open("wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            file.truncate(8 + len(text) + end)
-        return tmp_path
+        tensors = ((tensor.name, tensor.dtypes[0], tensor.shape) for tensor in tensors_of(weights))
+        return write_tensors(tmp_path, config, tensors)
 
     return make
 

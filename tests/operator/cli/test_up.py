@@ -10,10 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from hollow_checkpoint import LLAMA_8B, write_model
 from running_up import PATIENCE_S, manifest, refusal, up
-
-from wisp_plan.families.config import parse_config
-from wisp_plan.weights.tensors import expected_tensors
 
 
 def test_a_request_wakes_the_model_and_silence_sends_it_back_to_zero(tmp_path):
@@ -214,30 +212,9 @@ def test_a_folder_that_appears_later_is_found(tmp_path):
 def huge_context(folder):
     """A one-layer model whose KV cache outgrows any machine; its weights are a hole in a file."""
     folder.mkdir()
-    config = {
-        "architectures": ["LlamaForCausalLM"], "hidden_act": "silu",
-        "hidden_size": 4096, "intermediate_size": 64,
-        "num_hidden_layers": 1, "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 64,
-        "max_position_embeddings": 16_000_000, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-        "torch_dtype": "bfloat16", "tie_word_embeddings": True,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
-    header, offset = {}, 0
-    for tensor in expected_tensors(parse_config(config)):
-        size = 2
-        for length in tensor.shape:
-            size *= length
-        header[tensor.name] = {
-            "dtype": "BF16",
-            "shape": tensor.shape,
-            "data_offsets": [offset, offset + size],
-        }
-        offset += size
-    text = json.dumps(header).encode()
-    with (folder / "model.safetensors").open("wb") as file:
-        file.write(len(text).to_bytes(8, "little") + text)
-        file.truncate(8 + len(text) + offset)
-    return folder
+    sizes = {"intermediate_size": 64, "num_hidden_layers": 1, "num_key_value_heads": 32, "vocab_size": 64}
+    longer = {"max_position_embeddings": 16_000_000, "rope_theta": 10000.0, "tie_word_embeddings": True}
+    return write_model(folder, LLAMA_8B | sizes | longer)
 
 
 @pytest.mark.parametrize(

@@ -93,26 +93,35 @@ def mixed_requests():
     return requests
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {},
-        {"reuses_prefixes": False},
-        {"max_step_tokens": 9},
-        {"max_concurrent": 2},
-        {"cache": one_pool(30, 4)},  # two of the longest: preempts
-    ],
-    ids=str,
-)
-def test_batch_chunks_preemption_and_reuse_change_no_token(tiny, limits):
-    requests = mixed_requests()
-    alone = {
-        request.request_id: answers(tiny, [request], reuses_prefixes=False)[0][request.request_id]
+LIMITS = {
+    "together": {},
+    "no reuse": {"reuses_prefixes": False},
+    "chunks": {"max_step_tokens": 9},
+    "two at a time": {"max_concurrent": 2},
+    "preempted": {"cache": one_pool(30, 4)},  # two of the longest
+}
+
+
+def answers_alone(engine, requests):
+    """Run each request alone, without reuse; return tokens."""
+    return {
+        request.request_id: answers(engine, [request], reuses_prefixes=False)[0][request.request_id]
         for request in requests
     }
-    together, load = answers(tiny, requests, **limits)
-    assert together == alone
+
+
+def require_tokens(engine, requests, expected, **limits):
+    """Run requests together under these limits, of which a cache is one that preempts."""
+    together, load = answers(engine, requests, **limits)
+    assert together == expected, limits
     assert (load.preemptions_total > 0) == ("cache" in limits)
+
+
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
+def test_batch_chunks_preemption_and_reuse_change_no_token(tiny, limits):
+    requests = mixed_requests()
+    alone = answers_alone(tiny, requests)
+    require_tokens(tiny, requests, alone, **limits)
     assert len({tuple(tokens) for tokens in alone.values()}) > 12, "the model says the same to everyone"
 
 

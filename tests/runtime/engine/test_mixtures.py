@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from float64_mixture import Float64Glm, Float64Mixtral, Float64Mixture
 from safetensors.numpy import load_file, save_file
-from test_engine_model import TINY, answers, mixed_requests, write_tiny
+from test_engine_model import LIMITS, TINY, answers, answers_alone, mixed_requests, require_tokens, write_tiny
 
-from wisp_plan.memory.cache import one_pool
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
 from wisp_runtime.engine.transport.messages import SamplingParams, Submit
@@ -90,24 +89,8 @@ def test_a_request_alone_and_in_the_company_of_32_has_the_same_tokens(served):
     assert together["one"] == alone["one"]
 
 
-@pytest.mark.parametrize(
-    "limits",
-    [
-        {},
-        {"reuses_prefixes": False},
-        {"max_step_tokens": 9},
-        {"max_concurrent": 2},
-        {"cache": one_pool(30, 4)},  # two of the longest: preempts
-    ],
-    ids=["together", "no reuse", "chunks", "two at a time", "preempted"],
-)
+@pytest.mark.parametrize("limits", LIMITS.values(), ids=LIMITS)
 def test_batch_chunks_preemption_and_reuse_change_no_token_of_a_mixture(served, limits):
     engine, _ = served
     requests = mixed_requests()
-    alone = {
-        request.request_id: answers(engine, [request], reuses_prefixes=False)[0][request.request_id]
-        for request in requests
-    }
-    together, load = answers(engine, requests, **limits)
-    assert together == alone
-    assert (load.preemptions_total > 0) == ("cache" in limits)
+    require_tokens(engine, requests, answers_alone(engine, requests), **limits)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_engine_model import TINY, answers, mixed_requests, write_tiny
+from test_engine_model import TINY, answers, answers_alone, mixed_requests, require_tokens, write_tiny
 
 from wisp_runtime.config import ServeConfig
 from wisp_runtime.engine import startup
@@ -45,16 +45,10 @@ def few_blocks(cache):
 
 def test_batch_chunks_preemption_and_reuse_change_no_token(engine):
     requests = greedy(mixed_requests())
-    alone = {
-        request.request_id: answers(engine, [request], reuses_prefixes=False)[0][request.request_id]
-        for request in requests
-    }
-    cache = engine.scheduler.limits.cache
+    alone, cache = answers_alone(engine, requests), engine.scheduler.limits.cache
     preempted = {"cache": few_blocks(cache)}
     for limits in ({}, {"reuses_prefixes": False}, {"max_step_tokens": 9}, preempted):
-        together, load = answers(engine, requests, **limits)
-        assert together == alone, limits
-        assert (load.preemptions_total > 0) == ("cache" in limits)
+        require_tokens(engine, requests, alone, **limits)
     assert len({tuple(tokens) for tokens in alone.values()}) == len(requests), "the same to everyone"
 
 
