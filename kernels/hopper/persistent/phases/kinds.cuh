@@ -3,18 +3,31 @@
 
 #include "../phases.cuh"
 
+// What two phases in one need, whichever of them runs.
+template <class First, class Second>
+struct Pair : Phase {
+  static constexpr bool kReadsRowScales = First::kReadsRowScales;
+  static constexpr int kStageBytes = max_of(First::kStageBytes, Second::kStageBytes);
+  static constexpr int kScratchBytes = max_of(First::kScratchBytes, Second::kScratchBytes);
+  static constexpr int kActivationStages = max_of(First::kActivationStages, Second::kActivationStages);
+  static constexpr int kSplitMBlocks = max_of(First::kSplitMBlocks, Second::kSplitMBlocks);
+  static constexpr bool kHasBlockScales = First::kHasBlockScales || Second::kHasBlockScales;
+  static constexpr bool kReadsF16 = First::kReadsF16 || Second::kReadsF16;
+
+  template <class Compute>
+  static __device__ __forceinline__ void begin_step(Compute& compute) {
+    First::begin_step(compute);
+    Second::begin_step(compute);
+  }
+};
+
 // A layer's first phase, or its second one's where the layer is Gated DeltaNet.
 template <class OfAttention, class OfDeltaNet>
-struct ByKind : Phase {
-  static constexpr bool kEndsAtBarrier = OfAttention::kEndsAtBarrier, kReadsRowScales = OfAttention::kReadsRowScales;
-  static_assert(kEndsAtBarrier == OfDeltaNet::kEndsAtBarrier && kReadsRowScales == OfDeltaNet::kReadsRowScales,
+struct ByKind : Pair<OfAttention, OfDeltaNet> {
+  static constexpr bool kEndsAtBarrier = OfAttention::kEndsAtBarrier;
+  static_assert(kEndsAtBarrier == OfDeltaNet::kEndsAtBarrier &&
+                    OfAttention::kReadsRowScales == OfDeltaNet::kReadsRowScales,
                 "roles pass barriers and gather scales whatever the kind");
-  static constexpr int kStageBytes = max_of(OfAttention::kStageBytes, OfDeltaNet::kStageBytes);
-  static constexpr int kActivationStages = max_of(OfAttention::kActivationStages, OfDeltaNet::kActivationStages);
-  static constexpr int kScratchBytes = max_of(OfAttention::kScratchBytes, OfDeltaNet::kScratchBytes);
-  static constexpr int kSplitMBlocks = max_of(OfAttention::kSplitMBlocks, OfDeltaNet::kSplitMBlocks);
-  static constexpr bool kHasBlockScales = OfAttention::kHasBlockScales || OfDeltaNet::kHasBlockScales;
-  static constexpr bool kReadsF16 = OfAttention::kReadsF16 || OfDeltaNet::kReadsF16;
 
   template <int N>
   struct Storage : StorageOf<OfAttention, N>, StorageOf<OfDeltaNet, N> {};
@@ -23,11 +36,6 @@ struct ByKind : Phase {
   static __device__ __forceinline__ void plan(OwnStorage& storage, const Args& args) {
     plan_of<OfAttention>(storage, args);
     plan_of<OfDeltaNet>(storage, args);
-  }
-  template <class Compute>
-  static __device__ __forceinline__ void begin_step(Compute& compute) {
-    OfAttention::begin_step(compute);
-    OfDeltaNet::begin_step(compute);
   }
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
@@ -51,20 +59,10 @@ struct ByKind : Phase {
 
 // Two phases without a barrier between them, both of which read what the barrier before the first let through.
 template <class First, class Second>
-struct Both : Phase {
-  static constexpr bool kEndsAtBarrier = Second::kEndsAtBarrier, kReadsRowScales = First::kReadsRowScales;
+struct Both : Pair<First, Second> {
+  static constexpr bool kEndsAtBarrier = Second::kEndsAtBarrier;
   static_assert(!First::kEndsAtBarrier, "it would be another phase's number");
-  static constexpr int kStageBytes = max_of(First::kStageBytes, Second::kStageBytes);
-  static constexpr int kActivationStages = max_of(First::kActivationStages, Second::kActivationStages);
-  static constexpr int kSplitMBlocks = max_of(First::kSplitMBlocks, Second::kSplitMBlocks);
-  static constexpr bool kHasBlockScales = First::kHasBlockScales || Second::kHasBlockScales;
-  static constexpr bool kReadsF16 = First::kReadsF16 || Second::kReadsF16;
 
-  template <class Compute>
-  static __device__ __forceinline__ void begin_step(Compute& compute) {
-    First::begin_step(compute);
-    Second::begin_step(compute);
-  }
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
     First::stream_memory(stream);
