@@ -38,7 +38,7 @@ Device = Literal["auto", "cpu", "cuda"]
 Quantization = Literal["auto", "bf16", "fp8", "int8", "int4", "nvfp4"]
 HeadQuantization = Literal["bf16", "fp8"]
 KVCacheDtype = Literal["auto", "bf16", "fp8", "nvfp4", "turbo8", "turbo4", "turbo3"]
-DecodePath = Literal["auto", "general"]
+DecodePath = Literal["auto", "general", "persistent"]
 GenerationDefaults = Literal["auto", "none"]
 ToolParserName = Literal[
     "auto", "none", "harmony", "hermes", "llama3_json", "mistral", "pythonic", "qwen3_coder"
@@ -109,10 +109,11 @@ class ServeConfig:
         "First and last layers whose keys and values stay bf16 with a smaller --kv-cache-dtype.",
     )
     decode_path: DecodePath = choice(
-        ("auto", "general"),
+        get_args(DecodePath),
         "auto",
-        "Decode steps on a GPU; auto: the persistent decode kernel where model and GPU allow it; general: "
-        "always a kernel an op. --deterministic requires auto.",
+        "Decode steps on a GPU; auto: the persistent decode kernel where it is known to be faster; general: "
+        "always a kernel an op; persistent: the persistent kernel for as many sequences as it takes, or no "
+        "start. --deterministic requires auto.",
     )
     deterministic: bool = flag(
         False,
@@ -216,8 +217,8 @@ class ServeConfig:
         """Return the setting that excludes deterministic mode, with its remedy; or an empty text."""
         if self.device == "cpu":
             return "--device cpu: its GEMMs are not batch-invariant. Serve on a Hopper GPU"
-        if self.decode_path == "general":
-            return "--decode-path general: it decides the path by the model. Use --decode-path auto"
+        if self.decode_path != "auto":
+            return f"--decode-path {self.decode_path}: it chooses the path itself. Use --decode-path auto"
         if self.kv_cache_dtype not in ("auto", "bf16"):
             return (
                 f"--kv-cache-dtype {self.kv_cache_dtype}: it takes bf16 keys and values alone. "

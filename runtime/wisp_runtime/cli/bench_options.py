@@ -13,7 +13,7 @@ import click
 from wisp_plan.presets import SHAPES
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_runtime.cli.failures import exit_on_failure
-from wisp_runtime.config import KVCacheDtype
+from wisp_runtime.config import DecodePath, KVCacheDtype
 from wisp_runtime.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def engine_options(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--threads", type=click.IntRange(1), help="CPU threads (default: measured at start)."),
         click.option(
             "--decode-path",
-            type=click.Choice(["auto", "general"]),
+            type=click.Choice(get_args(DecodePath)),
             default="auto",
             show_default=True,
             help="Decode path, see serve.",

@@ -96,7 +96,7 @@ class MockOps(CpuOps):
     def paged_attention(self, q, cache, batch, *, scale, window, sinks):
         return self.launch("paged_attention", *q.shape)
 
-    def persistent_kernel(self, spec, weights, rope, max_sequences, encodings):
+    def persistent_kernel(self, spec, weights, rope, max_sequences, encodings, *, must_be_timed=False):
         return "a mock has no persistent kernel"
 
 

@@ -104,22 +104,28 @@ def select_strategy(
         co_running: number of other processes whose kernels may run at once with ours.
 
     Raises:
-        ConfigError: deterministic mode, and the model's persistent kernel cannot take all steps.
+        ConfigError: deterministic mode, and the model's persistent kernel cannot take all steps; or it is
+            asked for, and there is none.
     """
     if ops.device == "cpu":
         return DecodeStrategy("reference", "the CPU computes op by op")
     why_not = _refusal(requested, forward_pass, limits, co_running)
     if limits.separate_prefill_decode:
         return _select_deterministic(why_not, forward_pass, ops, limits)
-    kernel = why_not or _load_if_compiled(forward_pass, ops, limits)
-    if isinstance(kernel, str):
-        return DecodeStrategy("general", kernel)
-    best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
-    kernel.max_sequences = min(kernel.max_sequences, kernel.faster_up_to)
-    if why_not := _difference(forward_pass, kernel, ops, limits):
-        return DecodeStrategy("general", why_not)
-    kernel.max_context_tokens, forward_pass.persistent = best_up_to, kernel
-    return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
+    is_asked_for = requested == "persistent"
+    kernel = why_not or _load_if_compiled(forward_pass, ops, limits, must_be_timed=not is_asked_for)
+    if not isinstance(kernel, str):
+        best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
+        if not is_asked_for:
+            kernel.max_sequences = min(kernel.max_sequences, kernel.faster_up_to)
+        why_not = _difference(forward_pass, kernel, ops, limits)
+        if why_not is None:
+            kernel.max_context_tokens, forward_pass.persistent = best_up_to, kernel
+            return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
+        kernel = why_not
+    if is_asked_for:
+        raise ConfigError(f"--decode-path persistent: {kernel.removesuffix('.')}.")
+    return DecodeStrategy("general", kernel)
 
 
 def _select_deterministic(
@@ -157,20 +163,29 @@ def _difference(forward_pass: ForwardPass, kernel: PersistentKernel, ops: Ops, l
     return compare_logits(forward_pass, kernel, ops, limits)
 
 
-def _load_if_compiled(forward_pass: ForwardPass, ops: Ops, limits: Limits) -> PersistentKernel | str:
+def _load_if_compiled(
+    forward_pass: ForwardPass, ops: Ops, limits: Limits, *, must_be_timed: bool
+) -> PersistentKernel | str:
+    model, encodings = forward_pass.model, forward_pass.cache.encodings
     try:
-        return load_persistent(forward_pass.model, ops, limits.max_running, forward_pass.cache.encodings)
+        return load_persistent(model, ops, limits.max_running, encodings, must_be_timed=must_be_timed)
     except KernelNotCompiled as error:
         return error.message
 
 
 def load_persistent(
-    model: Model, ops: Ops, max_sequences: int, encodings: Sequence[KvEncoding]
+    model: Model,
+    ops: Ops,
+    max_sequences: int,
+    encodings: Sequence[KvEncoding],
+    *,
+    must_be_timed: bool = False,
 ) -> PersistentKernel | str:
     """Return the persistent kernel of ``model`` for up to ``max_sequences``, or why it can have none.
 
     Args:
         encodings: encodings of the layers' keys and values.
+        must_be_timed: whether to refuse a kernel that was never timed beside the general path.
 
     Raises:
         KernelNotCompiled: it can have one, which is not compiled.
@@ -179,7 +194,8 @@ def load_persistent(
     if layers is None:
         return NOT_REPEATED
     rope = model.rope_table(layers.attention)
-    kernel = ops.persistent_kernel(model.spec, model.weights, rope, max_sequences, encodings)
+    made = model.spec, model.weights, rope, max_sequences, encodings
+    kernel = ops.persistent_kernel(*made, must_be_timed=must_be_timed)
     if not isinstance(kernel, str) and model.expert_load.counts is not None:
         kernel.count_experts(model.expert_load.counts)
     return kernel
@@ -192,7 +208,7 @@ def _refusal(requested: DecodePath, forward_pass: ForwardPass, limits: Limits, c
     if hang := decode_hang():
         return f"{hang}; the server started again without the persistent kernel"
     is_small = weight_bytes(spec, "bf16", "cuda").weights < _MIN_WEIGHT_BYTES
-    if is_small and not limits.separate_prefill_decode:
+    if is_small and requested == "auto" and not limits.separate_prefill_decode:
         return "the model is small: barriers of the persistent kernel take longer than launches of the others"
     if len(formats) > 1:
         names = " and ".join(kv_format.name for kv_format in formats)

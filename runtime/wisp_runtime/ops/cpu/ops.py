@@ -252,6 +252,8 @@ class CpuOps(Elementwise, HeadProjections, RecurrentMixers, Mixture):
         rope: RopeTable,  # noqa: ARG002
         max_sequences: int,  # noqa: ARG002
         kv: Encodings,  # noqa: ARG002
+        *,
+        must_be_timed: bool = False,  # noqa: ARG002
     ) -> PersistentKernel | str:
         """Return the reason: a CPU has no launches to save."""
         return "the CPU computes op by op"

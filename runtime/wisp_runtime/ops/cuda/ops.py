@@ -210,14 +210,22 @@ class CudaOps(Arenas, RowNorms, HeadProjection, DeltaNetMixers, MambaMixers, Sca
         return out
 
     def persistent_kernel(
-        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int, kv: Encodings
+        self,
+        spec: ModelSpec,
+        weights: NamedWeights,
+        rope: RopeTable,
+        max_sequences: int,
+        kv: Encodings,
+        *,
+        must_be_timed: bool = False,
     ) -> PersistentKernel | str:
         """See :class:`.persistent.decode.PersistentDecode`; the reason where the model can have none."""
         if "MIG" in self.gpu.name:
             return "the GPU is a part of one (MIG), where not all thread blocks may run at once"
         try:
             made = self.gpu, spec, weights, rope, max_sequences, kv
-            kernel = PersistentDecode(*made, batch_invariant=self._is_batch_invariant)
+            batch_invariant = self._is_batch_invariant
+            kernel = PersistentDecode(*made, batch_invariant=batch_invariant, must_be_timed=must_be_timed)
         except KernelNotCompiled:
             raise
         except KernelsMissing as error:

@@ -40,12 +40,20 @@ class Ops(
         ...
 
     def persistent_kernel(
-        self, spec: ModelSpec, weights: NamedWeights, rope: RopeTable, max_sequences: int, kv: Encodings
+        self,
+        spec: ModelSpec,
+        weights: NamedWeights,
+        rope: RopeTable,
+        max_sequences: int,
+        kv: Encodings,
+        *,
+        must_be_timed: bool = False,
     ) -> PersistentKernel | str:
         """Return the persistent kernel for decode steps of up to ``max_sequences``, or why there is none.
 
         Args:
             kv: encoding of each layer's keys and values, of one format.
+            must_be_timed: whether to refuse one that was never timed beside the general path.
 
         Raises:
             KernelNotCompiled: the model can have one, which is not compiled.

@@ -19,6 +19,7 @@ from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError, KernelNotCompiled
 from wisp_runtime.layers.cache import LayerCache, ModelCache, allocate_blocks
 
+NEVER_TIMED = "never timed"
 LIMITS = Limits(one_pool(256, 16), max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
 
 
@@ -86,8 +87,10 @@ def selected(
     kernel = Kernel(model, wrong)
     kernel.max_context_tokens, kernel.faster_up_to = best_up_to, faster_up_to
 
-    def persistent_kernel(spec, weights, rope, max_sequences, encodings):
+    def persistent_kernel(spec, weights, rope, max_sequences, encodings, *, must_be_timed):
         assert max_sequences == limits.max_running
+        if must_be_timed and not faster_up_to:
+            return NEVER_TIMED
         kernel.encodings = encodings
         kernel.max_sequences = min(kernel.max_sequences, max_sequences)
         if isinstance(why, KernelNotCompiled):
@@ -121,6 +124,34 @@ def test_a_step_of_more_sequences_than_it_is_faster_for_is_general():
     strategy, _, kernel = selected(faster_up_to=16)
     assert (strategy.up_to, kernel.rows) == (16, [1, 16])
     assert [strategy.path_of(rows, 40) for rows in (16, 17)] == ["persistent", "general"]
+
+
+@pytest.mark.parametrize("faster_up_to", [0, 16])
+def test_a_kernel_that_is_asked_for_takes_as_many_sequences_as_it_can(monkeypatch, faster_up_to):
+    monkeypatch.setattr(strategies, "_MIN_WEIGHT_BYTES", 1 << 30)  # nor is a model too small
+    strategy, forward_pass, kernel = selected(requested="persistent", faster_up_to=faster_up_to)
+    assert (strategy.path, strategy.up_to, kernel.rows) == ("persistent", 32, [1, 16, 32])
+    assert forward_pass.persistent is kernel
+
+
+def test_a_kernel_that_was_never_timed_is_not_chosen():
+    strategy, forward_pass, _ = selected(faster_up_to=0)
+    assert (strategy.path, strategy.why) == ("general", NEVER_TIMED)
+    assert forward_pass.persistent is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"wrong": noisy}, "--decode-path persistent: a step of 1 in the persistent kernel differs"),
+        ({"why": "its layers differ."}, "--decode-path persistent: its layers differ.$"),
+        ({"why": KernelNotCompiled("not compiled. Run")}, "--decode-path persistent: not compiled. Run"),
+        ({"co_running": 1}, "--decode-path persistent: another process uses the GPU through MPS"),
+    ],
+)
+def test_a_kernel_that_is_asked_for_and_cannot_be_had_ends_the_start(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        selected(requested="persistent", **settings)
 
 
 def test_a_cache_of_several_formats_takes_the_general_path():

@@ -38,6 +38,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
 )
 from wisp_runtime.ops.cuda.persistent.model import (
     KV_FORMATS,
+    NEVER_TIMED,
     faster_up_to,
     kernel_model,
     max_sequences,
@@ -68,10 +69,11 @@ class PersistentDecode:
         max_running: limit of sequences in a step; the kernel's own is 64, of experts 32.
         encodings: encoding of keys and values of each layer that attends, of one format.
         batch_invariant: whether a row's bits are the same in steps of all sizes.
+        must_be_timed: whether to refuse a kernel that was never timed beside the general path.
 
     Attributes:
         max_sequences: limit of sequences in a step.
-        faster_up_to: sequences of a step up to which it is faster than the general path.
+        faster_up_to: sequences of a step up to which it is faster than the general path; 0: never timed.
         max_context_tokens: limit of their tokens together; above it the general path is faster.
         sampled: returns the tokens of the step before; see :class:`.embedding.Embedding`.
         hang_report: pinned memory in which a wait that timed out leaves its reason.
@@ -91,6 +93,7 @@ class PersistentDecode:
         encodings: Sequence[KvEncoding],
         *,
         batch_invariant: bool = False,
+        must_be_timed: bool = False,
     ) -> None:
         self.sampled: Callable[[], Array | None] = lambda: None
         self._device, self._spec, self._weights, self._rope = device, spec, weights, rope
@@ -99,6 +102,8 @@ class PersistentDecode:
         self.max_sequences = min(max_running, max_sequences(spec))
         model, held = kernel_model(spec), weight_format_of(weights, spec)
         self.faster_up_to = faster_up_to(held, spec)
+        if must_be_timed and not self.faster_up_to:
+            raise KernelsMissing(NEVER_TIMED)
         self._widths = variant_widths(held, self.max_sequences, batch_invariant=batch_invariant)
         self._kv_format = _kv_format(encodings)
         formats = held if self._kv_format is BF16 else f"{held}/{self._kv_format.name}"

@@ -43,6 +43,11 @@ _MAX_MOE_HIDDEN = 3072
 """Half of a mixture's input stays in shared memory, of 32 sequences 96 KB: the rest is the pipelines'."""
 
 _MAX_EXPERTS, _MAX_CHOSEN = 512, 32
+
+NEVER_TIMED = (
+    "the persistent decode kernel of such a model was never timed beside the general path; "
+    "--decode-path persistent takes it"
+)
 _FASTER_UP_TO_OF_HYBRIDS = 16
 
 _HEAD_SIZES, _DELTA_SIZES = (64, 128, 256), (128, 128)
@@ -107,7 +112,7 @@ def variant_widths(weight_format: str, max_sequences: int, *, batch_invariant: b
 
 
 def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
-    """Return the sequences of a step up to which the kernel is faster than the general path.
+    """Return the sequences of a step up to which the kernel is faster than the general path; 0: never timed.
 
     An H200, Qwen3-30B-A3B, 8, 16 and 32 sequences of 512 tokens, which hit 51, 82 and 111 of 128 experts a
     layer, ms of the kernel and of the general path: fp8_block 4.97 and 5.62, 7.18 and 7.73, 9.24 and 9.87, as
