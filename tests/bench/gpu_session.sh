@@ -20,7 +20,7 @@ PYTHON=${PYTHON:-python3} SHAPE=${SHAPE:-llama-3-8b} BUDGET_S=${BUDGET_S:-570}
 OUT=${OUT:-/tmp/wisp-gpu-session} WORK=${WORK:-$(mktemp -d /tmp/wisp-gpu-XXXXXX)}
 CHECKPOINT=${CHECKPOINT:-/tmp/wisp-checkpoints/$SHAPE}  # written once, for this session and the next
 COMMIT=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}
-KERNEL_TESTS="device embedding norms gather_rows rope_write_kv pack pack_quantized linear linear_splits linear_rotary portable_linear portable_quantized quantized_linear w8a8_linear decode_attention prefill_attention attention_variants gate_heads activation scaling router sort_pairs mixture wide_experts stream_experts combine causal_conv delta_decode delta_prefill delta_net gated_norm mamba quantized_kv quantized_attention kv_model sampling persistent_decode persistent_formats persistent_kv persistent_experts persistent_hybrid"
+KERNEL_TESTS="device embedding norms gather_rows rope_write_kv pack pack_quantized linear linear_splits linear_rotary portable_linear portable_quantized quantized_linear w8a8_linear decode_attention prefill_attention attention_variants gate_heads activation scaling router sort_pairs mixture wide_experts stream_experts combine causal_conv delta_decode delta_prefill delta_net gated_norm mamba quantized_kv quantized_attention kv_model sampling persistent_decode persistent_formats persistent_kv persistent_experts persistent_hybrid persistent_hybrid_experts"
 ENGINE_TESTS="loading quantized_models mixture_models gpt_oss_model hybrid_model preflight engine deterministic deterministic_families grammars pooling"
 export PYTHONPATH="$PWD/runtime:$PWD/operator:$PWD/tests/bench${PYTHONPATH:+:$PYTHONPATH}"
 export PYTHONUNBUFFERED=1 WISP_KERNELS=${WISP_KERNELS:-/tmp/wisp-kernels}

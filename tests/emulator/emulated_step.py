@@ -20,6 +20,7 @@ from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.bench.contexts import fill_with_noise
 from wisp_runtime.layers.cache import ModelCache, allocate
@@ -56,16 +57,16 @@ def small(name: str, max_context: int = 4096, **sizes: int) -> ModelSpec:
     return changed(spec, rope=replace(attention.rope, rotary_size=attention.head_size))
 
 
-def small_hybrid(layers: int, **sizes: int) -> ModelSpec:
-    """Return a Qwen3.5 of other sizes: Gated DeltaNet in three layers of four."""
-    spec = shape_spec("qwen3.5-9b")
+def small_hybrid(layers: int, ffn: MoeSpec | None = None, **sizes: int) -> ModelSpec:
+    """Return a Qwen3.5 of other sizes, dense or with a mixture: Gated DeltaNet in three layers of four."""
+    spec = shape_spec("qwen3.5-9b" if ffn is None else "qwen3.6-35b-a3b")
     delta_net, attention = spec.mixers(DeltaNetSpec)[0], spec.mixers(AttentionSpec)[0]
     mixers = {
         DeltaNetSpec: replace(delta_net, key_heads=sizes["key_heads"], value_heads=sizes["value_heads"]),
         AttentionSpec: replace(attention, heads=sizes["heads"], kv_heads=sizes["kv_heads"]),
     }
-    ffn = replace(spec.ffns(DenseSpec)[0], inner=sizes["inner"])
-    own = (replace(layer, mixer=mixers[type(layer.mixer)], ffn=ffn) for layer in spec.layers[:layers])
+    block = ffn or replace(spec.ffns(DenseSpec)[0], inner=sizes["inner"])
+    own = (replace(layer, mixer=mixers[type(layer.mixer)], ffn=block) for layer in spec.layers[:layers])
     fields = {"hidden": sizes["hidden"], "vocab": sizes["vocab"], "max_context": 4096}
     return replace(spec, layers=tuple(own), **fields)
 
@@ -178,10 +179,14 @@ class EmulatedStep:
         return pack(matrix, permutation)
 
     def _experts(self, name: str, weights: tuple[PackedMatrix, ...], permutation: str) -> int:
-        """Return the address of the first expert's matrix; the others follow, some bytes apart."""
+        """Return the address of the first expert's matrix; others follow, bytes apart, the shared last."""
+        matrices = {f"{name}.{index}": weight for index, weight in enumerate(weights)}
+        of_shared = name.replace("experts", "shared")
+        if of_shared in self.model.weights.specs:
+            matrices[of_shared] = self.model.weights[of_shared]
         packed = [
-            self.packed(f"{name}.{index}", _plain(weight), permutation).reshape(-1).view(np.uint8)
-            for index, weight in enumerate(weights)
+            self.packed(of, _plain(weight), permutation).reshape(-1).view(np.uint8)
+            for of, weight in matrices.items()
         ]
         stride = packed[0].nbytes + _STRIDE_EXTRA
         together = np.zeros((len(packed), stride), np.uint8)

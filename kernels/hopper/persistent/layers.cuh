@@ -86,8 +86,8 @@ using DenseLayer = Phases<typename Mixer<Format, Cache>::Project,            //
 
 // A mixture of experts in place of the MLP.
 template <class Format, class HeadFormat, class Cache, class Activations = typename Format::Activations>
-using MoeLayer = Phases<Gemm<Qkv, Format, StorePreRopeQkv>,                //
-                        Attend<Cache, Activations>,                        //
+using MoeLayer = Phases<typename Mixer<Format, Cache>::Project,            //
+                        typename Mixer<Format, Cache>::Mix,                //
                         Gemm<Output, Format, AddToResidual<Activations>>,  //
                         Router<Activations>,                               //
                         ExpertGateUp<Format, Activations>,                 //

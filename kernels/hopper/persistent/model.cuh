@@ -34,6 +34,9 @@
 #ifndef WISP_NORMALIZED_EXPERTS  // weights are the softmax over the chosen logits, not over all
 #define WISP_NORMALIZED_EXPERTS 0
 #endif
+#ifndef WISP_SHARED_EXPERT  // one more expert, of all tokens, its weight the sigmoid of a gate's logit
+#define WISP_SHARED_EXPERT 0
+#endif
 #ifndef WISP_ROTARY_SIZE  // channels of a head that RoPE is applied to
 #define WISP_ROTARY_SIZE WISP_HEAD_SIZE
 #endif
@@ -62,6 +65,9 @@ constexpr bool kOrderedByHeads = WISP_ROWS_BY_HEADS, kHasQkNorm = WISP_QK_NORM;
 constexpr bool kHasQkvBias = WISP_QKV_BIAS, kHasOutputBias = WISP_OUTPUT_BIAS, kHasMlpBias = WISP_MLP_BIAS;
 constexpr int kExperts = WISP_EXPERTS, kChosenExperts = WISP_CHOSEN_EXPERTS;
 constexpr bool kHasExperts = kExperts > 0, kNormalizesExperts = WISP_NORMALIZED_EXPERTS;
+// With the shared expert, which is the last one: number kExperts.
+constexpr bool kHasSharedExpert = WISP_SHARED_EXPERT;
+constexpr int kAllExperts = kExperts + kHasSharedExpert, kExpertsOfToken = kChosenExperts + kHasSharedExpert;
 constexpr float kNormOffset = WISP_ZERO_CENTRED;
 static_assert(kHeadSize == 64 || kHeadSize == 128 || kHeadSize == 256, "a head has 64, 128 or 256 channels");
 static_assert(kRotarySize % 64 == 0 && kRotarySize <= kHeadSize, "a warp has both channels of a pair in one lane");
@@ -110,6 +116,9 @@ struct LayerWeights {
   float k_scale, v_scale;     // of a quantized cache's layer
   const bf16* router;         // [E, D]; gate_up and down are then the first expert's
   const DeltaWeights* delta;  // of Gated DeltaNet
+#if WISP_SHARED_EXPERT
+  const bf16* shared_gate;  // [D]
+#endif
 };
 
 // What a wait that timed out was for, in memory of the host: a trap leaves nothing readable on the device.
@@ -144,7 +153,8 @@ struct Args {
   unsigned* counters;  // [3] timeouts, arrivals at the grid's barrier, blocks that have left; zero before and after
   HangReport* hang_report;
   long long* trace;                   // [blocks, kMaxMarks], or null
-  float* router_logits;               // [2, N, E]: before the norm's scale, as pre_rope_qkv; even and odd layers
+  float* router_logits;               // [2, N, E], with a shared expert its gate's behind: before the norm's scale, as
+                                      // pre_rope_qkv; even and odd layers
   unsigned long long* expert_counts;  // [L, 2, E]: sequences that chose each, steps that read it; or null
   long long timeout_clocks;
   long long gate_up_stride, down_stride;  // bytes from an expert's packed matrix to the next one's

@@ -112,17 +112,18 @@ def equal_layer(spec: ModelSpec) -> EqualLayer | None:
 
 
 NOT_REPEATED = (
-    "its layers differ, or are neither attention with a gated MLP or mixture, nor Gated DeltaNet with a "
-    "gated MLP and attention in the last of each few"
+    "its layers differ, or are neither attention with a gated MLP or mixture, nor such layers with Gated "
+    "DeltaNet in all but the last of each few"
 )
 """Reason of a model without :func:`repeated_layers`."""
 
 
 def repeated_layers(spec: ModelSpec) -> RepeatedLayers | None:
-    """Return the layers of a decoder that attends in all, or if dense in the last of each few; else None."""
+    """Return the layers of a decoder that attends in all, or in the last of each few; None for any other."""
     if layer := equal_layer(spec):
         return RepeatedLayers(*layer)
-    attentions, deltas, ffns = spec.mixers(AttentionSpec), spec.mixers(DeltaNetSpec), spec.ffns(DenseSpec)
+    attentions, deltas = spec.mixers(AttentionSpec), spec.mixers(DeltaNetSpec)
+    ffns: tuple[DenseSpec | MoeSpec, ...] = (*spec.ffns(DenseSpec), *spec.ffns(MoeSpec))
     are_alike = len(attentions) == len(deltas) == len(ffns) == 1 and len(spec.groups()) == 2
     if not are_alike:
         return None

@@ -65,8 +65,9 @@ class Experts(Quantized):
 
         def watched(x: np.ndarray, weight: np.ndarray, spec: RouterSpec, **options: object) -> object:
             logits = np.sort(x @ weight.T, axis=1)
-            gaps = logits[:, -spec.chosen] - logits[:, -spec.chosen - 1]
-            margins.append((gaps / logits.std(axis=1)).min())
+            if spec.chosen < spec.experts:
+                gaps = logits[:, -spec.chosen] - logits[:, -spec.chosen - 1]
+                margins.append((gaps / logits.std(axis=1)).min())
             return route(x, weight, spec, **options)
 
         self.ops.route = watched
@@ -76,7 +77,7 @@ class Experts(Quantized):
                 batch = super().batch(contexts, tried)
                 self.general(batch)
                 self.cache.keys[:], self.cache.values[:] = cached
-                if min(margins) > MIN_MARGIN:
+                if min(margins, default=1) > MIN_MARGIN:
                     return batch
         finally:
             del self.ops.route

@@ -48,18 +48,21 @@ class Hybrid(EmulatedStep):
         for state, theirs in zip(self.states, self.cache.states, strict=True):
             state[:] = theirs
         before = [state.copy() for state in self.states]
-        if not equals_general(self, contexts, seed, max_error):
+        equals = equals_general(self, contexts, seed, max_error)
+        return equals and states_equal(self, self.batch(contexts).state_slots, before, max_error)
+
+
+def states_equal(step: EmulatedStep, slots: np.ndarray, before: list[np.ndarray], max_error: float) -> bool:
+    """Say so of those of `slots` after a step both ways; all others are as `before`."""
+    used = slots[slots >= 0]
+    kept = np.setdiff1d(np.arange(len(before[0])), used)
+    for state, old, theirs in zip(step.states, before, step.cache.states, strict=True):
+        if not np.array_equal(state[kept], old[kept]):
             return False
-        slots = self.batch(contexts).state_slots
-        used = slots[slots >= 0]
-        kept = np.setdiff1d(np.arange(len(before[0])), used)
-        for state, old, theirs in zip(self.states, before, self.cache.states, strict=True):
-            if not np.array_equal(state[kept], old[kept]):
-                return False
-            expected, got = (array[used].reshape(len(used), -1) for array in (theirs, state))
-            if cosines(expected, got).min() <= 1 - max_error:
-                return False
-        return True
+        expected, got = (array[used].reshape(len(used), -1) for array in (theirs, state))
+        if cosines(expected, got).min() <= 1 - max_error:
+            return False
+    return True
 
 
 @lru_cache(maxsize=2)

@@ -40,7 +40,7 @@ CONTEXTS = {
 class Subject:
     """A model of random weights with noise in its caches, and both ways to run a step of it."""
 
-    def __init__(self, device, shape, quantization, kv):
+    def __init__(self, device, shape, quantization, kv, layers=5):
         from wisp_runtime.bench.contexts import fill_with_noise
         from wisp_runtime.layers.cache import allocate
         from wisp_runtime.models.load import random_model
@@ -48,7 +48,7 @@ class Subject:
         from wisp_runtime.ops.cuda.persistent.decode import PersistentDecode
 
         spec = shape_spec(shape)
-        self.spec = spec = replace(spec, layers=spec.layers[:5], vocab=4000, max_context=8192)
+        self.spec = spec = replace(spec, layers=spec.layers[:layers], vocab=4000, max_context=8192)
         self.ops = CudaOps(device)
         self.model = random_model(spec, self.ops, 7, quantization=quantization, formats=PACKED_FORMATS)
         limits = {"max_concurrent": SEQUENCES, "max_step_tokens": SEQUENCES, "max_context": 8192}

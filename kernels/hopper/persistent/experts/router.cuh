@@ -1,4 +1,5 @@
-// router.cuh: each sequence's experts: those with the largest logits, of equal ones the lower.
+// router.cuh: each sequence's experts: those with the largest logits, of equal ones the lower. The gate of a shared
+// expert is one more row of the router's, which is not chosen from.
 //
 // A block computes the logits of its experts for all sequences, as soon as the residual is there; no barrier follows:
 // each logit shows by itself that it is written, as Q, K and V do. Then every block chooses for all sequences, a warp
@@ -6,6 +7,7 @@
 #pragma once
 
 #include "../compute.cuh"
+#include "../polled.cuh"
 #include "expert_list.cuh"
 
 // A float as a number of the same order; 0 is below all.
@@ -44,7 +46,7 @@ struct Router : Phase {
   template <class Compute>
   static __device__ __forceinline__ void begin_step(Compute& c) {
 #pragma unroll 1
-    for (int expert = blockIdx.x; expert < kExperts; expert += gridDim.x) {
+    for (int expert = blockIdx.x; expert < kAllExperts; expert += gridDim.x) {
       for (int i = threadIdx.x; i < c.args.sequences; i += kComputeThreads) store(c, 0, i, expert, kNotYet);
     }
   }
@@ -53,7 +55,7 @@ struct Router : Phase {
   static __device__ __forceinline__ void compute(Compute& c) {
     auto& storage = c.storage.template of<Router>();
     c.trace.mark(kRouter * 8 + kBegun);
-    for (int i = threadIdx.x; i < kExperts; i += kComputeThreads) storage.list.sequences_of[i] = 0;
+    for (int i = threadIdx.x; i < kAllExperts; i += kComputeThreads) storage.list.sequences_of[i] = 0;
     publish_logits(c);
     c.trace.mark(kRouter * 8 + kMultiplied);
     c.begin_row_scales();
@@ -77,10 +79,11 @@ struct Router : Phase {
 
  private:
   static constexpr int kChunks = (kHidden / 8 + 31) / 32, kEach = (kExperts + 31) / 32;  // of a lane
+  static constexpr int kOwn = kAllExperts > 132 ? 2 : 1;  // experts that a block multiplies at once
 
   template <class Compute>
   static __device__ __forceinline__ void store(Compute& c, int layer, int sequence, int expert, unsigned bits) {
-    float* to = c.args.router_logits + static_cast<int64_t>(layer % 2 * Compute::kN + sequence) * kExperts + expert;
+    float* to = c.args.router_logits + static_cast<int64_t>(layer % 2 * Compute::kN + sequence) * kAllExperts + expert;
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(bits) : "memory");
   }
 
@@ -98,17 +101,27 @@ struct Router : Phase {
     return fmaf(bf16_low(w), Activations::low(x), fmaf(bf16_high(w), Activations::high(x), sum));
   }
 
-  // A warp has every eighth sequence, two at once. The expert's weights are there before the residual is.
+  template <class Compute>
+  static __device__ __forceinline__ void load_expert(uint4 (&weights)[kChunks], const Compute& c, int expert) {
+    const bf16* from = c.weights.router + static_cast<int64_t>(expert) * kHidden;
+    if constexpr (kHasSharedExpert) from = expert == kExperts ? c.weights.shared_gate : from;
+    const uint4* const row = reinterpret_cast<const uint4*>(from);
+    load_chunks(weights, [&](int i) { return __ldg(row + i); });
+  }
+
+  // A warp has every eighth sequence, two at once if registers hold them. The experts' weights are there before the
+  // residual is.
   template <class Compute>
   static __device__ __forceinline__ void publish_logits(Compute& c) {
-    constexpr int kWarps = kComputeThreads / 32, kTogether = Compute::kN >= 32 ? 2 : 1;
+    constexpr int kWarps = kComputeThreads / 32, kTogether = Compute::kN >= 32 && kOwn == 1 ? 2 : 1;
     const uint32_t passed = shared_address(&c.storage.barriers_passed);
-    uint4 weights[kChunks], x[kTogether][kChunks];
+    uint4 weights[kOwn][kChunks], x[kTogether][kChunks];
 #pragma unroll 1
-    for (int expert = blockIdx.x; expert < kExperts; expert += gridDim.x) {
-      const uint4* const row =
-          reinterpret_cast<const uint4*>(c.weights.router + static_cast<int64_t>(expert) * kHidden);
-      load_chunks(weights, [&](int i) { return __ldg(row + i); });
+    for (int expert = blockIdx.x; expert < kAllExperts; expert += kOwn * gridDim.x) {
+#pragma unroll
+      for (int own = 0; own < kOwn; own++) {
+        if (own == 0 || expert + own * gridDim.x < kAllExperts) load_expert(weights[own], c, expert + own * gridDim.x);
+      }
       c.detector.until([&] { return load_barriers_passed(passed) >= c.phase; }, kGridBarrierPassed, c.phase);
 #pragma unroll 1
       for (int first = threadIdx.x / 32; first < c.args.sequences; first += kTogether * kWarps) {
@@ -122,10 +135,14 @@ struct Router : Phase {
 #pragma unroll
         for (int j = 0; j < kTogether; j++) {
           const int sequence = first + j * kWarps;
-          const float sum = dot(weights, x[j]);
-          if (c.lane() == 0 && sequence < c.args.sequences) {
-            store(c, c.layer, sequence, expert, __float_as_uint(sum));
-            store(c, c.layer + 1, sequence, expert, kNotYet);
+#pragma unroll
+          for (int own = 0; own < kOwn; own++) {
+            const int row = expert + own * gridDim.x;
+            const float sum = dot(weights[own], x[j]);
+            if (c.lane() == 0 && sequence < c.args.sequences && (own == 0 || row < kAllExperts)) {
+              store(c, c.layer, sequence, row, __float_as_uint(sum));
+              store(c, c.layer + 1, sequence, row, kNotYet);
+            }
           }
         }
       }
@@ -197,7 +214,8 @@ struct Router : Phase {
     const int warp = threadIdx.x / 32, lane = c.lane();
     const unsigned live = list.live >> warp;  // bit 8 i: of the warp's i-th
     Choice choices[kTogether];
-    load_keys(c, warp, live, choices);
+    float gate = 0.f;  // logit of the warp's sequence of the lane's number
+    load_keys(c, warp, live, choices, gate);
 #pragma unroll
     for (int i = 0; i < kTogether; i++) choices[i].begin(c.storage.row_scales[warp + i * kWarps]);
 #pragma unroll 1
@@ -213,15 +231,24 @@ struct Router : Phase {
       list.weights[sequence][lane] = choices[i].score / choices[i].total * c.args.routed_scale;
       atomicOr(&list.sequences_of[choices[i].expert], 1u << sequence);
     }
+    if constexpr (kHasSharedExpert) {
+      const int sequence = warp + lane * kWarps;
+      if (lane >= kTogether || !(live >> (lane * kWarps) & 1)) return;
+      list.chosen[sequence][kChosenExperts] = kExperts;
+      list.weights[sequence][kChosenExperts] = 1.f / (1.f + __expf(-gate * c.storage.row_scales[sequence]));
+      atomicOr(&list.sequences_of[kExperts], 1u << sequence);
+    }
   }
 
-  // Logits of the warp's live sequences, as bits.
+  // Logits of the warp's live sequences, as bits, and the shared expert's.
   template <class Compute, int kTogether>
-  static __device__ __forceinline__ void load_keys(Compute& c, int warp, unsigned live, Choice (&choices)[kTogether]) {
+  static __device__ __forceinline__ void load_keys(Compute& c, int warp, unsigned live, Choice (&choices)[kTogether],
+                                                   float& gate) {
     constexpr int kWarps = kComputeThreads / 32;
-    const int first = threadIdx.x % 32 * kEach;
+    const int lane = threadIdx.x % 32, first = lane * kEach;
     const float* const from =
-        c.args.router_logits + static_cast<int64_t>(c.layer % 2 * Compute::kN + warp) * kExperts + first;
+        c.args.router_logits + static_cast<int64_t>(c.layer % 2 * Compute::kN + warp) * kAllExperts + first;
+    const float* const of_gate = from - first + lane * (kWarps * kAllExperts) + kExperts;
     c.detector.until(
         [&] {
           bool are_there = true;
@@ -235,10 +262,13 @@ struct Router : Phase {
               if (!is_live || (kExperts % 32 != 0 && first + j >= kExperts)) continue;
               asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
                            : "=r"(bits)
-                           : "l"(from + i * (kWarps * kExperts) + j)
+                           : "l"(from + i * (kWarps * kAllExperts) + j)
                            : "memory");
               are_there &= bits != kNotYet;
             }
+          }
+          if constexpr (kHasSharedExpert) {
+            if (lane < kTogether && live >> (lane * kWarps) & 1) are_there &= is_written(gate, of_gate);
           }
           return __all_sync(kWholeWarp, are_there);
         },

@@ -23,6 +23,11 @@ MAX_MOE_SEQUENCES = 32
 """Sequences of a step with experts: the kernel has a bit for each."""
 
 
+def layer_words(spec: ModelSpec) -> int:
+    """Return the words of a layer in the table; a shared expert's gate is one more."""
+    return LAYER_WORDS + _shared_experts(spec)
+
+
 def persistent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:
     """Return the buffers of the kernel; counted on every GPU, though only a Hopper runs it."""
     rows = batch_size(max(step.max_sequences, step.min_batch))
@@ -59,16 +64,20 @@ def exchanged(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
 
 
 def _gated(spec: ModelSpec, rows: int) -> tuple[int, int]:
-    """Return the shape of the activations between a layer's MLP projections: a row for each chosen expert."""
+    """Return the shape of the activations between an MLP's projections: a row for each expert of a token."""
     mixtures = spec.ffns(MoeSpec)
-    chosen = max((ffn.router.chosen for ffn in mixtures), default=1)
+    chosen = max((ffn.router.chosen for ffn in mixtures), default=1) + _shared_experts(spec)
     return rows * chosen, max((ffn.inner for ffn in mixtures), default=widest_ffn(spec))
 
 
 def _of_experts(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
-    """Return the router's logits, of even and odd layers; nothing of a dense model."""
-    experts = max((ffn.router.experts for ffn in spec.ffns(MoeSpec)), default=0)
+    """Return logits of the router and of a shared expert's gate, of even and odd layers; none if dense."""
+    experts = max((ffn.router.experts for ffn in spec.ffns(MoeSpec)), default=0) + _shared_experts(spec)
     return (_exchanged("router_logits", (2 * rows, experts), is_float=True),) if experts else ()
+
+
+def _shared_experts(spec: ModelSpec) -> int:
+    return int(any(ffn.shared is not None for ffn in spec.ffns(MoeSpec)))
 
 
 def _of_delta_nets(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
@@ -80,7 +89,7 @@ def _of_delta_nets(spec: ModelSpec, rows: int) -> tuple[Buffer, ...]:
 def layer_table(spec: ModelSpec) -> Buffer:
     """Return the pointers to each layer's weights, and its cache's scales; behind them those of DeltaNets."""
     deltas = sum(isinstance(layer.mixer, DeltaNetSpec) for layer in spec.layers)
-    return Buffer("step.layers", (len(spec.layers) * LAYER_WORDS + deltas * DELTA_WORDS,), "uint64")
+    return Buffer("step.layers", (len(spec.layers) * layer_words(spec) + deltas * DELTA_WORDS,), "uint64")
 
 
 def _exchanged(name: str, shape: tuple[int, ...], *, is_float: bool = False) -> Buffer:

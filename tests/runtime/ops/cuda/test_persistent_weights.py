@@ -69,3 +69,46 @@ def test_a_weight_that_is_read_as_it_is_has_the_dtype_that_is_read(modules, name
     )
     with pytest.raises(KernelsMissing, match=says):
         modules.persistent.weight_format_of(weights, SPEC)
+
+
+HYBRID_MIXTURE = replace(shape_spec("qwen3.6-35b-a3b"), layers=shape_spec("qwen3.6-35b-a3b").layers[:4])
+DISTANCE = 4096
+
+
+def expert_weights(modules, moved=None, shared_format="fp8_block"):
+    """Return three experts of two matrices each, and the shared one's behind them, but `moved`."""
+    weights = {}
+    for layer in range(4):
+        prefix = f"layers.{layer}"
+        for number, name in enumerate(("gate_up.weight", "down.weight")):
+            places = [(100 * layer + 10 * number + expert) * DISTANCE for expert in range(4)]
+            places[3] += 16 * (moved == f"{prefix}.shared.{name}")
+            held = [
+                modules.quantized.QuantizedStorage(
+                    SimpleNamespace(data=SimpleNamespace(ptr=place)), 64, 128, "plain", PACKED_FORMATS[packed]
+                )
+                for place, packed in zip(places, ["fp8_block"] * 3 + [shared_format], strict=True)
+            ]
+            weights[f"{prefix}.experts.{name}"] = tuple(held[:3])
+            weights[f"{prefix}.shared.{name}"] = held[3]
+        for name in ("router.weight", "shared_gate.weight"):
+            weights[f"{prefix}.{name}"] = SimpleNamespace(dtype=np.dtype(ml_dtypes.bfloat16))
+    return weights
+
+
+def test_a_shared_expert_lies_where_one_more_would(modules):
+    strides = modules.persistent.expert_strides(expert_weights(modules), HYBRID_MIXTURE)
+    assert strides == {"gate_up_stride": DISTANCE, "down_stride": DISTANCE}
+
+
+@pytest.mark.parametrize("settings", [{"moved": "layers.2.shared.down.weight"}, {"shared_format": "fp8"}])
+def test_a_shared_expert_that_is_held_otherwise_is_refused(modules, settings):
+    with pytest.raises(KernelsMissing, match="is held in another format, or elsewhere"):
+        modules.persistent.expert_strides(expert_weights(modules, **settings), HYBRID_MIXTURE)
+
+
+def test_a_shared_experts_gate_in_float32_is_refused(modules):
+    weights = expert_weights(modules)
+    weights["layers.1.shared_gate.weight"] = SimpleNamespace(dtype=np.dtype(np.float32))
+    with pytest.raises(KernelsMissing, match="its router has float32 weights"):
+        modules.persistent.expert_strides(weights, HYBRID_MIXTURE)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
-from wisp_plan.memory.buffers.persistent import LAYER_WORDS
+from wisp_plan.memory.buffers.persistent import layer_words
 from wisp_plan.spec.model import ModelSpec, RepeatedLayers, repeated_layers
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
@@ -61,10 +61,10 @@ LAYER_WEIGHTS = (
     "k_norm.weight",
 )
 """Weights of a layer in the order of ``LayerWeights`` of ``model.cuh``; null where there is none. Behind
-them come the scales of its cache (:func:`scales_word`), its router, and the address of its
-:data:`DELTA_WEIGHTS`."""
+them come the scales of its cache (:func:`scales_word`), its router, the address of its
+:data:`DELTA_WEIGHTS`, and its :func:`optional_weights`."""
 
-ROUTER = "router.weight"
+ROUTER, SHARED_GATE = "router.weight", "shared_gate.weight"
 _OF_EXPERTS = {"gate_up.weight": "experts.gate_up.weight", "down.weight": "experts.down.weight"}
 
 DELTA_WEIGHTS = ("gates.weight", "conv.weight", "decay", "step_bias", "gated_norm.weight")
@@ -105,6 +105,16 @@ def layer_weights(layers: RepeatedLayers, index: int) -> tuple[str, ...]:
     return tuple(f"layers.{index}.{names.get(name, name)}" for name in LAYER_WEIGHTS)
 
 
+def has_shared_expert(layers: RepeatedLayers) -> bool:
+    """Return whether a mixture has an expert that all tokens pass."""
+    return isinstance(layers.ffn, MoeSpec) and layers.ffn.shared is not None
+
+
+def optional_weights(layers: RepeatedLayers) -> tuple[str, ...]:
+    """Return the weights behind a layer's words that only some models have."""
+    return (SHARED_GATE,) * has_shared_expert(layers)
+
+
 def delta_weights(layers: RepeatedLayers, index: int) -> tuple[str, ...]:
     """Return the names of a layer's :data:`DELTA_WEIGHTS`; none where it has attention."""
     return tuple(f"layers.{index}.{name}" for name in DELTA_WEIGHTS if layers.is_delta_net(index))
@@ -121,12 +131,14 @@ def layer_table(
         address: place of the table on the device.
     """
     layers, count, left = require_repeated(spec), len(spec.layers), iter(encodings)
+    optional, words = optional_weights(layers), layer_words(spec)
     rows, deltas = list[int](), list[int]()
     for index in range(count):
         more = [pointer(name) for name in delta_weights(layers, index)]
         rows += [pointer(name) for name in layer_weights(layers, index)]
         rows += [0 if more else scales_word(next(left)), pointer(f"layers.{index}.{ROUTER}")]
-        rows.append(address + 8 * (count * LAYER_WORDS + len(deltas)) if more else 0)
+        rows.append(address + 8 * (count * words + len(deltas)) if more else 0)
+        rows += [pointer(f"layers.{index}.{name}") for name in optional]
         deltas += more
     return np.array(rows + deltas, np.uint64)
 

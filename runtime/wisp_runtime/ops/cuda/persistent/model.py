@@ -43,6 +43,9 @@ _MAX_MOE_HIDDEN = 3072
 """Half of a mixture's input stays in shared memory, of 32 sequences 96 KB: the rest is the pipelines'."""
 
 _MAX_EXPERTS, _MAX_CHOSEN = 512, 32
+_MAX_K_BLOCK, _MIN_K_BLOCKS = 256, 8
+"""Columns of the widest block of K, and blocks of a token's experts that give each warpgroup of a cluster
+some of the down GEMM: one without waits for no activations, and overwrites sums of the phase before."""
 
 NEVER_TIMED = (
     "the persistent decode kernel of such a model was never timed beside the general path; "
@@ -75,6 +78,7 @@ def kernel_model(spec: ModelSpec) -> Model:
             "experts": ffn.router.experts,
             "chosen_experts": ffn.router.chosen,
             "normalized_experts": int(ffn.router.normalizes),
+            "shared_expert": int(ffn.shared is not None),
         }
     return {**sizes, **_hybrid(attention, norms, period, delta_net)}
 
@@ -127,9 +131,11 @@ def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
     and 5.99, fp8 5.16 and 5.77, fp8_block 5.99 and 5.67, int4 5.79 and 5.13, mxfp4 5.62 and 5.15, nvfp4 5.74
     and 5.26.
     """
-    if spec.ffns(MoeSpec):
-        return MAX_MOE_SEQUENCES
-    if spec.mixers(DeltaNetSpec):
+    mixtures, delta_nets = spec.ffns(MoeSpec), spec.mixers(DeltaNetSpec)
+    if mixtures:
+        was_timed = not delta_nets and all(ffn.shared is None for ffn in mixtures)
+        return MAX_MOE_SEQUENCES if was_timed else 0
+    if delta_nets:
         return _FASTER_UP_TO_OF_HYBRIDS
     return MAX_SEQUENCES if weight_format == "fp8" else 32
 
@@ -213,7 +219,7 @@ def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) ->
         return "it adds experts' results in an order that depends on the batch"
     router = ffn.router
     lacking = {
-        "a shared expert": ffn.shared is not None,
+        "a shared expert of another size, or without a gate": not _is_like_the_others(ffn),
         "experts with biases": ffn.has_bias,
         "a router without softmax": router.scores != "softmax",
         "a router with a bias": router.has_bias or router.has_correction_bias,
@@ -221,12 +227,18 @@ def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) ->
         f"{router.experts} experts, over {_MAX_EXPERTS}": router.experts > _MAX_EXPERTS,
         f"{router.chosen} experts a token, over {_MAX_CHOSEN}": router.chosen > _MAX_CHOSEN,
         f"experts of {ffn.inner} channels, no multiple of {_BLOCK_ROWS // 2}": ffn.inner % (_BLOCK_ROWS // 2),
+        "experts too small for all warps": router.chosen * -(-ffn.inner // _MAX_K_BLOCK) < _MIN_K_BLOCKS,
     }
     if found := next((name for name, is_there in lacking.items() if is_there), None):
         return f"it has {found}"
     if hidden > _MAX_MOE_HIDDEN or hidden % _TILE_ROWS:
         return f"hidden_size {hidden} of a mixture is over {_MAX_MOE_HIDDEN}, or no multiple of {_TILE_ROWS}"
     return None
+
+
+def _is_like_the_others(ffn: MoeSpec) -> bool:
+    """Return whether a shared expert computes what the others do, times a gate's sigmoid, or is not there."""
+    return ffn.shared is None or (ffn.has_shared_gate and ffn.shared == DenseSpec(ffn.inner))
 
 
 def _row_blocks(rows: int) -> int:

@@ -14,7 +14,9 @@ from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices
 from wisp_runtime.ops.cuda.persistent.arguments import (
     DELTA_DTYPES,
     ROUTER,
+    SHARED_GATE,
     delta_weights,
+    has_shared_expert,
     layer_table,
     layer_weights,
     require_repeated,
@@ -40,19 +42,28 @@ def expert_strides(weights: NamedWeights, spec: ModelSpec) -> dict[str, int]:
     """Return the bytes between the packed matrices of two experts, equal in all layers; 0 without experts.
 
     Raises:
-        KernelsMissing: they differ between layers, or a router is not bf16.
+        KernelsMissing: they differ between layers, a router is not bf16, or a shared expert is not held as
+            the others are.
     """
     strides = {"gate_up_stride": 0, "down_stride": 0}
     if not spec.ffns(MoeSpec):
         return strides
     prefixes = [f"layers.{layer}" for layer in range(len(spec.layers))]
-    if any(weights[f"{prefix}.{ROUTER}"].dtype != BF16 for prefix in prefixes):
+    has_shared = has_shared_expert(require_repeated(spec))
+    routers = ROUTER, *[SHARED_GATE] * has_shared
+    if any(weights[f"{prefix}.{name}"].dtype != BF16 for prefix in prefixes for name in routers):
         raise KernelsMissing("its router has float32 weights; the persistent kernel reads bf16.")
     for name in strides:
-        weight = f"experts.{name.removesuffix('_stride')}.weight"
-        distances = {ExpertMatrices.of(weights[f"{prefix}.{weight}"]).distance_bytes for prefix in prefixes}
+        weight = f"{name.removesuffix('_stride')}.weight"
+        experts = {prefix: ExpertMatrices.of(weights[f"{prefix}.experts.{weight}"]) for prefix in prefixes}
+        distances = {matrices.distance_bytes for matrices in experts.values()}
         if len(distances) > 1:
-            raise KernelsMissing(f"matrices of {weight} lie at distances that differ by layer.")
+            raise KernelsMissing(f"matrices of experts.{weight} lie at distances that differ by layer.")
+        shared = [weights[f"{prefix}.shared.{weight}"] for prefix in prefixes if has_shared]
+        if not all(map(ExpertMatrices.is_followed_by, experts.values(), shared)):
+            raise KernelsMissing(
+                f"shared.{weight} is held in another format, or elsewhere, than the experts'."
+            )
         strides[name] = distances.pop()
     return strides
 
