@@ -88,10 +88,10 @@ def test_the_refusal_has_the_memory_of_the_narrowest_step():
     [
         (0, 8192, range(4096, 4097)),
         (-16, 4096, range(6000, 7000)),  # a context below 4096 tokens is worse than a narrower step
-        (3000, 8192, range(7000, 7100)),
+        (3000, 4096, range(8192, 8193)),  # the model's own, instead of 7,096
     ],
 )
-def test_an_automatic_context_gives_way_to_wide_steps_down_to_4096_tokens(
+def test_an_automatic_context_gives_way_to_wide_steps_down_to_4096_tokens_unless_it_can_be_the_models(
     spare_tokens, step_tokens, max_context
 ):
     available_bytes = least(8192, max_context=4096) + spare_tokens * 131072
