@@ -13,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-from emulated_kernel import DidNotEnd, needs_compiler
+from emulated_kernel import needs_compiler
 from emulated_step import SOURCE, EmulatedStep, small_hybrid
 from test_emulated_experts import Experts
 from test_emulated_hybrid import states_equal
@@ -122,11 +122,9 @@ def test_a_step_leaves_what_the_next_needs() -> None:
         assert step.equals_general(BATCHES[batch], seed=10 + turn, max_error=MAX_ERROR), batch
 
 
-FORGOTTEN = {  # part of the kernel, and what stands there instead
-    "nothing": ("", ""),
+FORGOTTEN = {  # part of the router, and what stands there instead
     "to wait for the gate": ("are_there &= is_written(gate, of_gate);", "is_written(gate, of_gate);"),
     "the gate": ("1.f / (1.f + __expf(-gate * c.storage.row_scales[sequence]))", "1.f"),
-    "the second expert of a block": ("(own == 0 || row < kAllExperts)", "own == 0"),
 }
 
 
@@ -136,13 +134,6 @@ def test_the_emulator_finds_what_was_forgotten(what: str, tmp_path: Path) -> Non
     (part, without), file = FORGOTTEN[what], tmp_path / "experts/router.cuh"
     text = file.read_text()
     assert part in text
-    file.write_text(text.replace(part, without) if part else text)
-    step = HybridExperts(hybrid_mixture(ROUTERS["more than blocks"]), BLOCKS, 8, "fp8_block", folder=tmp_path)
-
-    def ends_well(seed: int) -> bool:
-        try:
-            return step.equals_general(BATCHES["3"], seed, MAX_ERROR)
-        except DidNotEnd:
-            return False
-
-    assert all(ends_well(seed) for seed in range(4)) == (not part)
+    file.write_text(text.replace(part, without))
+    step = HybridExperts(hybrid_mixture(ROUTERS["few"]), BLOCKS, 8, "fp8_block", folder=tmp_path)
+    assert not all(step.equals_general(BATCHES["3"], seed, MAX_ERROR) for seed in range(8))
