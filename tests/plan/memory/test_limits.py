@@ -88,6 +88,7 @@ def test_the_refusal_has_the_memory_of_the_narrowest_step():
     [
         (0, 8192, range(4096, 4097)),
         (-16, 4096, range(6000, 7000)),  # a context below 4096 tokens is worse than a narrower step
+        (160, 8192, range(4200, 4300)),
         (3000, 4096, range(8192, 8193)),  # the model's own, instead of 7,096
     ],
 )
