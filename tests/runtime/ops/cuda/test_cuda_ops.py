@@ -296,3 +296,16 @@ def test_a_persistent_kernel_that_a_model_cannot_have_has_a_reason_others_must_b
     assert "its layers differ" in made("gpt-oss-20b")
     with pytest.raises(KernelNotCompiled):
         made("qwen3-8b")
+
+
+def test_a_persistent_kernel_that_was_never_timed_is_for_those_who_ask_for_it(ops, monkeypatch):
+    decode = sys.modules["wisp_runtime.ops.cuda.persistent.decode"]
+    monkeypatch.setattr(decode, "weight_format_of", lambda weights, spec: "fp8_block")
+    ops.gpu.kernels.get_template.side_effect = KernelNotCompiled("not compiled")
+    spec = shape_spec("qwen3.6-35b-a3b")
+    made = spec, {}, None, 32, (UNQUANTIZED,) * len(spec.layers)
+    reason = ops.persistent_kernel(*made, must_be_timed=True)
+    assert "was never timed" in reason
+    assert "--decode-path persistent" in reason
+    with pytest.raises(KernelNotCompiled):
+        ops.persistent_kernel(*made)

@@ -48,7 +48,7 @@ _MAX_K_BLOCK, _MIN_K_BLOCKS = 256, 8
 some of the down GEMM: one without waits for no activations, and overwrites sums of the phase before."""
 
 NEVER_TIMED = (
-    "the persistent decode kernel of such a model was never timed beside the general path; "
+    "the persistent decode kernel of such a model was never timed beside the general path; on a Hopper "
     "--decode-path persistent takes it"
 )
 _FASTER_UP_TO_OF_HYBRIDS = 16
