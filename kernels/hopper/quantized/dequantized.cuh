@@ -120,9 +120,9 @@ struct Dequantized {
   static constexpr float kFactor = Codec::kFactor;
 
   template <int kTokens>
-  __device__ static __forceinline__ void load(const CUtensorMap* map, const GemmArgs& args, const QuantizedArgs&,
-                                              const Pipelines& pipelines) {
-    load_tokens<kTokens, Codec::kSteps / 4>(map, args, pipelines.tokens);
+  __device__ static __forceinline__ void load(const CUtensorMap* map, const GemmArgs& args,
+                                              const QuantizedArgs& quantized, const Pipelines& pipelines) {
+    load_tokens<kTokens, Codec::kSteps / 4, false>(map, args, quantized, pipelines);
   }
   template <int kTokens>
   __device__ static __forceinline__ void multiply(float (&sums)[kTokens / 2], const GemmTile& tile,

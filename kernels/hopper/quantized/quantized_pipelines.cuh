@@ -33,9 +33,12 @@ __device__ __forceinline__ uint32_t slot_bytes(const QuantizedArgs& quantized) {
   return (quantized.tile_bytes + 127) / 128 * 128 + (kHasBlockScales ? 128 : 0);
 }
 
-// Load kBoxes boxes of kTokens rows by 128 bytes for each tile of weights.
-template <int kTokens, int kBoxes>
-__device__ __forceinline__ void load_tokens(const CUtensorMap* map, const GemmArgs& args, const QuantizedRing& ring) {
+// Load kBoxes boxes of kTokens rows by 128 bytes for each tile of weights, and the rows' scales of the tile's columns
+// if they have such: floats [k tile][token_stride].
+template <int kTokens, int kBoxes, bool kHasScales>
+__device__ __forceinline__ void load_tokens(const CUtensorMap* map, const GemmArgs& args,
+                                            const QuantizedArgs& quantized, const Pipelines& pipelines) {
+  const QuantizedRing& ring = pipelines.tokens;
   tma_prefetch_map(map);
   TileScheduler schedule(args);
   PipelineState state(1);
@@ -46,8 +49,13 @@ __device__ __forceinline__ void load_tokens(const CUtensorMap* map, const GemmAr
     for (int box = tile.k_begin * kBoxes; box < tile.k_end * kBoxes; box++) {
       const uint32_t full = ring.full + state.stage * 8;
       mbarrier_wait(ring.empty + state.stage * 8, state.parity);
-      mbarrier_arrive_expect(full, kTokens * 128);
+      mbarrier_arrive_expect(full, kTokens * (kHasScales ? 132 : 128));
       tma_load_2d(ring.data + state.stage * ring.stage_bytes, map, box * 64, tile.n_tile * kTokens, full, kEvictNormal);
+      if (kHasScales) {
+        const float* from =
+            quantized.token_scales + static_cast<size_t>(box) * quantized.token_stride + tile.n_tile * kTokens;
+        bulk_load(pipelines.token_scales + state.stage * kTokens * 4, from, kTokens * 4, full, kEvictNormal);
+      }
       state.advance(ring.stages);
     }
   }

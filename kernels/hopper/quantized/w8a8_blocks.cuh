@@ -6,31 +6,6 @@
 
 #include "w8a8_fragments.cuh"
 
-// Load codes of tokens, and their scales: floats [k tile][token_stride].
-template <int kTokens>
-__device__ __forceinline__ void load_token_codes(const CUtensorMap* map, const GemmArgs& args,
-                                                 const QuantizedArgs& quantized, const Pipelines& pipelines) {
-  const QuantizedRing& ring = pipelines.tokens;
-  tma_prefetch_map(map);
-  TileScheduler schedule(args);
-  PipelineState state(1);
-  pdl_wait();
-#pragma unroll 1
-  for (GemmTile tile; schedule.next(tile);) {
-#pragma unroll 1
-    for (int k = tile.k_begin; k < tile.k_end; k++) {
-      const uint32_t full = ring.full + state.stage * 8;
-      mbarrier_wait(ring.empty + state.stage * 8, state.parity);
-      mbarrier_arrive_expect(full, kTokens * 132);
-      tma_load_2d(ring.data + state.stage * ring.stage_bytes, map, k * 64, tile.n_tile * kTokens, full, kEvictNormal);
-      const float* from =
-          quantized.token_scales + static_cast<size_t>(k) * quantized.token_stride + tile.n_tile * kTokens;
-      bulk_load(pipelines.token_scales + state.stage * kTokens * 4, from, kTokens * 4, full, kEvictNormal);
-      state.advance(ring.stages);
-    }
-  }
-}
-
 // Add kPart tokens' sums of 128 columns, times their scales.
 template <int kPart>
 __device__ __forceinline__ void add_scaled(float* sums, const float (&part)[kPart / 2], uint32_t token_scales,
@@ -94,7 +69,7 @@ struct W8a8Blocks {
   template <int kTokens>
   __device__ static __forceinline__ void load(const CUtensorMap* map, const GemmArgs& args,
                                               const QuantizedArgs& quantized, const Pipelines& pipelines) {
-    load_token_codes<kTokens>(map, args, quantized, pipelines);
+    load_tokens<kTokens, 1, true>(map, args, quantized, pipelines);
   }
   template <int kTokens>
   __device__ static __forceinline__ void multiply(float (&sums)[kTokens / 2], const GemmTile& tile,

@@ -127,9 +127,9 @@ struct W8a8Rows {
   static constexpr float kFactor = 1.f;
 
   template <int kTokens>
-  __device__ static __forceinline__ void load(const CUtensorMap* map, const GemmArgs& args, const QuantizedArgs&,
-                                              const Pipelines& pipelines) {
-    load_tokens<kTokens, 1>(map, args, pipelines.tokens);
+  __device__ static __forceinline__ void load(const CUtensorMap* map, const GemmArgs& args,
+                                              const QuantizedArgs& quantized, const Pipelines& pipelines) {
+    load_tokens<kTokens, 1, false>(map, args, quantized, pipelines);
   }
   template <int kTokens>
   __device__ static __forceinline__ void multiply(float (&sums)[kTokens / 2], const GemmTile& tile,
