@@ -73,7 +73,7 @@ RUN [ $FLAVOUR != cuda ] || { apt-get update && apt-get install -y --no-install-
 COPY runtime/wisp_plan/__init__.py runtime/wisp_plan/distribution.py runtime/wisp_plan/errors.py runtime/wisp_plan/units.py runtime/wisp_plan/
 COPY runtime/wisp_plan/memory/__init__.py runtime/wisp_plan/memory/batch_sizes.py runtime/wisp_plan/memory/
 COPY runtime/wisp_runtime/__init__.py runtime/wisp_runtime/config.py runtime/wisp_runtime/errors.py runtime/wisp_runtime/setting_fields.py runtime/wisp_runtime/setting_parsers.py runtime/wisp_runtime/
-COPY runtime/wisp_runtime/cli/__init__.py runtime/wisp_runtime/cli/main.py runtime/wisp_runtime/cli/kernels.py runtime/wisp_runtime/cli/
+COPY runtime/wisp_runtime/cli/__init__.py runtime/wisp_runtime/cli/main.py runtime/wisp_runtime/cli/failures.py runtime/wisp_runtime/cli/kernels.py runtime/wisp_runtime/cli/
 COPY runtime/wisp_runtime/ops/__init__.py runtime/wisp_runtime/ops/
 COPY runtime/wisp_runtime/ops/cuda/__init__.py runtime/wisp_runtime/ops/cuda/
 COPY runtime/wisp_runtime/ops/cuda/device/__init__.py runtime/wisp_runtime/ops/cuda/device/build.py runtime/wisp_runtime/ops/cuda/device/catalogue.py runtime/wisp_runtime/ops/cuda/device/manifest.py runtime/wisp_runtime/ops/cuda/device/
