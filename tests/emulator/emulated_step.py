@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,7 +33,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     CLUSTER,
     THREADS,
     WIDTHS,
-    Arguments,
+    arguments_type,
     layer_table,
     model_arguments,
     require_repeated,
@@ -97,9 +98,10 @@ class EmulatedStep:
         self.model = random_model(spec, self.ops, 7)
         self.cache = self._cache(kv_blocks, kv)
         dtype = BF16 if kv == "bf16" else np.uint8
-        for array in (self.cache.keys, self.cache.values):
+        for array in itertools.chain(*self.cache.groups):
             array[:] = array.astype(dtype)
-        self.keys, self.values = (array.astype(dtype) for array in (self.cache.keys, self.cache.values))
+        self.groups = [[array.astype(dtype) for array in group] for group in self.cache.groups]
+        self.keys, self.values = self.groups[0]
         counts = self.model.expert_load.counts
         self.expert_counts = None if counts is None else _aligned(counts.shape, counts.dtype)
         self.states = self._states()
@@ -150,6 +152,9 @@ class EmulatedStep:
                 return self._experts(name, weight, permutation)
             if not declared.is_matrix:
                 of_own_dtype = np.float32 if declared.dtype == "F32" else BF16
+                if weight.ndim == 2 and permutation != "plain":  # of each expert
+                    rows = permuted_rows(weight.shape[1], permutation)
+                    return vector(weight[:, np.argsort(rows)], "plain", of_own_dtype)
                 return vector(weight, permutation, of_own_dtype)
             return self._pointer(self.packed(name, _plain(weight), permutation))
 
@@ -223,7 +228,11 @@ class EmulatedStep:
 
     def batch(self, contexts: list[int], seed: int = 1) -> Batch:
         """Make a step of sequences with so many tokens, the new one included; their blocks lie anywhere."""
-        batch = decode_batch(contexts, self.spec.vocab, range(self.cache.blocks), TOKENS, seed)
+        batch, *others = (
+            decode_batch(contexts, self.spec.vocab, range(len(keys[0])), TOKENS, seed + 1000 * group)
+            for group, (keys, _) in enumerate(self.groups)
+        )
+        batch = replace(batch, other_groups=tuple(others))
         if not self.states:
             return batch
         slots = np.random.default_rng(seed).permutation(MAX_STATES)[: len(contexts)].astype(np.int32)
@@ -239,6 +248,7 @@ class EmulatedStep:
             query_starts=starts,
             query_starts_host=tuple(starts.tolist()),
             logit_rows=np.arange(len(rows)),
+            other_groups=tuple(self.rows(other, rows) for other in batch.other_groups),
             context_lengths_host=tuple(batch.context_lengths[rows].tolist()),
         )
 
@@ -251,7 +261,7 @@ class EmulatedStep:
         self, batch: Batch, seed: int, timeout: int = 3_000_000, parallel_splits: int = 1
     ) -> np.ndarray:
         """Compute the step on the emulated GPU; new keys and values go to its own cache."""
-        rows, spec = len(batch.tokens), self.spec
+        rows, spec, sizes = len(batch.tokens), self.spec, dict[str, int]()
         width = next(width for width in WIDTHS if width >= rows)
         logits = np.full((rows, spec.vocab), np.nan, np.float32)
         self.hang_report[:] = 0
@@ -272,7 +282,15 @@ class EmulatedStep:
                 "conv_inputs": self.states[1],
                 "state_slots": batch.state_slots,
             }
-        arguments = Arguments(
+        for other, (keys, values) in zip(batch.other_groups, self.groups[1:], strict=True):
+            arrays |= {
+                "full_tables": other.block_tables,
+                "full_slots": other.slots,
+                "full_keys": keys,
+                "full_values": values,
+            }
+            sizes = {"full_table_width": other.block_tables.shape[1], "full_kv_blocks": keys.shape[1]}
+        arguments = arguments_type(spec)(
             **self._fixed,
             **{name: array.ctypes.data for name, array in arrays.items()},
             timeout_clocks=timeout,
@@ -282,9 +300,10 @@ class EmulatedStep:
             kv_blocks=self.cache.blocks,
             block_tokens=TOKENS,
             parallel_splits=parallel_splits,
+            **sizes,
             **model_arguments(spec),
         )
-        maps = [self._tensor_map(cache) for cache in (self.keys, self.values)]
+        maps = [self._tensor_map(cache) for cache in itertools.chain(*self.groups)]
         self.kernels.launch(
             f"persistent_decode_n{width}",
             [*maps, arguments],

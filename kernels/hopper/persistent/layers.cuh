@@ -48,6 +48,9 @@ using fp8 = Fp8Kv;
 #ifndef WISP_WEIGHT_FORMAT
 #define WISP_WEIGHT_FORMAT bf16
 #endif
+#ifndef WISP_EXPERT_FORMAT  // of experts, of a mixture whose other weights have another
+#define WISP_EXPERT_FORMAT WISP_WEIGHT_FORMAT
+#endif
 #ifndef WISP_HEAD_FORMAT
 #define WISP_HEAD_FORMAT bf16
 #endif
@@ -84,14 +87,15 @@ using DenseLayer = Phases<typename Mixer<Format, Cache>::Project,            //
                           Gemm<GateUp<gate_up_blocks(N)>, Format, SwiGlu<Activations>>,
                           Gemm<Down, Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
 
-// A mixture of experts in place of the MLP.
-template <class Format, class HeadFormat, class Cache, class Activations = typename Format::Activations>
-using MoeLayer = Phases<typename Mixer<Format, Cache>::Project,            //
-                        typename Mixer<Format, Cache>::Mix,                //
-                        Gemm<Output, Format, AddToResidual<Activations>>,  //
-                        Router<Activations>,                               //
-                        ExpertGateUp<Format, Activations>,                 //
-                        ExpertDown<Format, AddToResidual<Activations, typename HeadFormat::Activations>>>;
+// A mixture of experts in place of the MLP, which may have a format of their own.
+template <class Format, class HeadFormat, class Cache, class ExpertFormat = formats::WISP_EXPERT_FORMAT,
+          class Activations = typename Format::Activations, class OfExperts = typename ExpertFormat::Activations>
+using MoeLayer = Phases<typename Mixer<Format, Cache>::Project,          //
+                        typename Mixer<Format, Cache>::Mix,              //
+                        Gemm<Output, Format, AddToResidual<OfExperts>>,  //
+                        Router<OfExperts>,                               //
+                        ExpertGateUp<ExpertFormat, OfExperts>,           //
+                        ExpertDown<ExpertFormat, AddToResidual<Activations, typename HeadFormat::Activations>>>;
 
 template <int N, class Format, class HeadFormat, class Cache>
 using ModelLayer =

@@ -11,12 +11,18 @@
 #include "shared_storage.cuh"
 #include "sync/pdl.cuh"
 
+// Tensor maps of the cache's keys and values; `full`: of layers that see all tokens, if others have windows.
+struct CacheMaps {
+  const CUtensorMap *keys, *values, *full_keys, *full_values;
+};
+
 template <class S>
 struct MemoryStream {
   static constexpr int kN = S::kN, kStageBytes = S::kStageBytes;
   const Args& args;
   SharedStorage<S>& storage;
-  const CUtensorMap *keys, *values;
+  const CacheMaps maps;
+  const CUtensorMap *keys, *values;  // of the layer
   int rank, warpgroup;
   uint32_t stages, full, empty;
   HangDetector detector;
@@ -25,12 +31,12 @@ struct MemoryStream {
   PipelineState<SmemLayout<S>::kStages> stage{1};
 
   __device__ __forceinline__ MemoryStream(const Args& args, const HangDetector& detector, unsigned char* shared,
-                                          SharedStorage<S>& storage, const CUtensorMap& keys, const CUtensorMap& values,
-                                          int rank, int warpgroup)
+                                          SharedStorage<S>& storage, const CacheMaps& maps, int rank, int warpgroup)
       : args(args),
         storage(storage),
-        keys(&keys),
-        values(&values),
+        maps(maps),
+        keys(maps.keys),
+        values(maps.values),
         rank(rank),
         warpgroup(warpgroup),
         stages(shared_address(shared) + warpgroup * SmemLayout<S>::kStages * kStageBytes),
@@ -43,6 +49,10 @@ struct MemoryStream {
 #pragma unroll 1
     for (layer = 0; layer < args.layer_count; layer++) {
       weights = &args.layers[layer];
+      if constexpr (kHasWindows) {
+        keys = sees_all(layer) ? maps.full_keys : maps.keys;
+        values = sees_all(layer) ? maps.full_values : maps.values;
+      }
       // The first weights wait for the kernel before this one, however long that takes.
       detector.timeout_clocks = layer == 0 ? LLONG_MAX : args.timeout_clocks;
       S::Layer::template visit<Part::kLayer>(*this);

@@ -37,6 +37,18 @@
 #ifndef WISP_SHARED_EXPERT  // one more expert, of all tokens, its weight the sigmoid of a gate's logit
 #define WISP_SHARED_EXPERT 0
 #endif
+#ifndef WISP_ROUTER_BIAS  // of the logits, before experts are chosen
+#define WISP_ROUTER_BIAS 0
+#endif
+#ifndef WISP_CLAMPED_SWIGLU  // of experts: the function between their projections is gpt-oss's
+#define WISP_CLAMPED_SWIGLU 0
+#endif
+#ifndef WISP_SINKS  // one more logit of each head in the softmax, without a value
+#define WISP_SINKS 0
+#endif
+#ifndef WISP_WINDOW_PERIOD  // the last layer of each so many sees all tokens, the others a window; 1: all see alike
+#define WISP_WINDOW_PERIOD 1
+#endif
 #ifndef WISP_ROTARY_SIZE  // channels of a head that RoPE is applied to
 #define WISP_ROTARY_SIZE WISP_HEAD_SIZE
 #endif
@@ -68,6 +80,7 @@ constexpr bool kHasExperts = kExperts > 0, kNormalizesExperts = WISP_NORMALIZED_
 // With the shared expert, which is the last one: number kExperts.
 constexpr bool kHasSharedExpert = WISP_SHARED_EXPERT;
 constexpr int kAllExperts = kExperts + kHasSharedExpert, kExpertsOfToken = kChosenExperts + kHasSharedExpert;
+constexpr bool kHasRouterBias = WISP_ROUTER_BIAS, kIsClamped = WISP_CLAMPED_SWIGLU, kHasSinks = WISP_SINKS;
 constexpr float kNormOffset = WISP_ZERO_CENTRED;
 static_assert(kHeadSize == 64 || kHeadSize == 128 || kHeadSize == 256, "a head has 64, 128 or 256 channels");
 static_assert(kRotarySize % 64 == 0 && kRotarySize <= kHeadSize, "a warp has both channels of a pair in one lane");
@@ -93,6 +106,19 @@ __device__ __forceinline__ int index_of_kind(int layer) {
   return is_delta_net(layer) ? layer - layer / kPeriod : layer / kPeriod;
 }
 
+// Layers that see all tokens have keys and values, block tables and slots of their own.
+constexpr int kWindowPeriod = WISP_WINDOW_PERIOD;
+constexpr bool kHasWindows = kWindowPeriod > 1;
+static_assert(!kHasWindows || kPeriod == 1, "layers are Gated DeltaNet, or have windows");
+__device__ __forceinline__ bool sees_all(int layer) {
+  return kHasWindows && layer % kWindowPeriod == kWindowPeriod - 1;
+}
+// The number of a layer, counted among those that attend, among those with keys and values in the same arrays.
+__device__ __forceinline__ int index_in_cache(int layer) {
+  if constexpr (!kHasWindows) return layer;
+  return sees_all(layer) ? layer / kWindowPeriod : layer - layer / kWindowPeriod;
+}
+
 constexpr int kWarpgroups = 2, kComputeThreads = kWarpgroups * 128, kThreads = kComputeThreads + 128;
 constexpr int kMaxBlocks = 160;    // thread blocks, one per SM
 constexpr int kMaxSequences = 64;  // of a step
@@ -114,10 +140,16 @@ struct LayerWeights {
   const bf16 *qkv_bias, *output_bias, *gate_up_bias, *down_bias;
   const bf16 *input_norm, *mlp_norm, *q_norm, *k_norm;
   float k_scale, v_scale;     // of a quantized cache's layer
-  const bf16* router;         // [E, D]; gate_up and down are then the first expert's
+  const bf16* router;         // [E, D]; gate_up, down and their biases are then the first expert's
   const DeltaWeights* delta;  // of Gated DeltaNet
 #if WISP_SHARED_EXPERT
   const bf16* shared_gate;  // [D]
+#endif
+#if WISP_SINKS
+  const float* sinks;  // [Hq]
+#endif
+#if WISP_ROUTER_BIAS
+  const bf16* router_bias;  // [E]
 #endif
 };
 
@@ -163,10 +195,39 @@ struct Args {
   int parallel_splits;  // splits of a sequence that blocks are there for; 1: its context alone decides
   float scale;          // of the scores, times log2(e)
   float eps;
-  float routed_scale;  // factor of the experts' weights
+  float routed_scale;       // factor of the experts' weights
+#if WISP_WINDOW_PERIOD > 1  // of layers that see all tokens; tables, slots, keys and values are then the others'
+  const int* full_tables;
+  const int64_t* full_slots;
+  void *full_keys, *full_values;
+  int full_table_width, full_kv_blocks;
+#endif
 };
 constexpr unsigned kNotYet = 0xffffffffu;  // a float that is polled and not written yet: no arithmetic gives this NaN
+constexpr int kSeesAll = 1 << 30;          // a window
 constexpr int kMaxMarks = 2048;            // of a block in a trace
+
+#if WISP_WINDOW_PERIOD > 1
+// What a layer attends to: fields as of Args.
+struct CacheView {
+  const int* tables;
+  const int64_t* slots;
+  void *keys, *values;
+  int table_width, kv_blocks, window;
+};
+__device__ __forceinline__ CacheView cache_view(const Args& args, int layer) {
+  if (sees_all(layer)) {
+    return {args.full_tables,      args.full_slots,     args.full_keys, args.full_values,
+            args.full_table_width, args.full_kv_blocks, kSeesAll};
+  }
+  return {args.tables, args.slots, args.keys, args.values, args.table_width, args.kv_blocks, args.window};
+}
+#else
+using CacheView = Args;
+__device__ __forceinline__ const CacheView& cache_view(const Args& args, int layer) {
+  return args;
+}
+#endif
 
 __device__ __forceinline__ float load_row(const bf16* vector, int row, int rows) {
   return row < rows ? __bfloat162float(vector[row]) : 0.f;

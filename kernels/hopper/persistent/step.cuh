@@ -64,7 +64,7 @@ struct Planning {
 };
 
 template <class S>
-__device__ __forceinline__ void run_step(const CUtensorMap& keys, const CUtensorMap& values, const Args& args) {
+__device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args) {
   using Layout = SmemLayout<S>;
   static_assert(sizeof(SharedStorage<S>) <= Layout::kStorageBytes && Layout::kTotal <= kSharedBytes,
                 "too much shared memory");
@@ -89,7 +89,7 @@ __device__ __forceinline__ void run_step(const CUtensorMap& keys, const CUtensor
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     const int role = warp - kComputeThreads / 32;
     if (role < kWarpgroups) {  // weights depend on no kernel before this one
-      MemoryStream<S>(args, detector, shared, storage, keys, values, rank, role).run_step();
+      MemoryStream<S>(args, detector, shared, storage, maps, rank, role).run_step();
     } else if (role < kWarpgroups + Layout::kCopyWarps) {
       pdl_wait();
       ActivationStream<S>(args, detector, shared, storage, rank, role - kWarpgroups).run_step();
@@ -113,9 +113,17 @@ __device__ __forceinline__ void run_step(const CUtensorMap& keys, const CUtensor
 }
 
 // The kernel of up to N sequences for weights of a format, the head's and the cache's if those are not bf16.
-#define PERSISTENT_DECODE(N, ...)                                                                                  \
-  extern "C" __global__ void __launch_bounds__(kThreads, 1)                                                        \
-      persistent_decode_n##N(const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values, \
-                             const __grid_constant__ Args args) {                                                  \
-    run_step<DecodeStep<N, __VA_ARGS__>>(keys, values, args);                                                      \
+#if WISP_WINDOW_PERIOD > 1
+#define WISP_CACHE_MAPS                                                                 \
+  const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values, \
+      const __grid_constant__ CUtensorMap full_keys, const __grid_constant__ CUtensorMap full_values
+#define WISP_CACHE_MAP_POINTERS &keys, &values, &full_keys, &full_values
+#else
+#define WISP_CACHE_MAPS const __grid_constant__ CUtensorMap keys, const __grid_constant__ CUtensorMap values
+#define WISP_CACHE_MAP_POINTERS &keys, &values, nullptr, nullptr
+#endif
+#define PERSISTENT_DECODE(N, ...)                                                  \
+  extern "C" __global__ void __launch_bounds__(kThreads, 1)                        \
+      persistent_decode_n##N(WISP_CACHE_MAPS, const __grid_constant__ Args args) { \
+    run_step<DecodeStep<N, __VA_ARGS__>>({WISP_CACHE_MAP_POINTERS}, args);         \
   }

@@ -6,7 +6,7 @@ and the ledger counts with it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from wisp_plan.quantization.scheme import Quantization
@@ -34,6 +34,8 @@ class RepeatedLayers(NamedTuple):
         attention, ffn, norms: parts of a layer.
         period: layers of which the last has attention; 1: every layer has.
         delta_net: mixer of the others; None: there are none.
+        window_period: layers of which the last sees all tokens, the others ``attention``'s window; 1: all see
+            alike.
     """
 
     attention: AttentionSpec
@@ -41,6 +43,7 @@ class RepeatedLayers(NamedTuple):
     norms: NormSpec
     period: int = 1
     delta_net: DeltaNetSpec | None = None
+    window_period: int = 1
 
     def is_delta_net(self, index: int) -> bool:
         """Return whether a layer is Gated DeltaNet."""
@@ -112,16 +115,21 @@ def equal_layer(spec: ModelSpec) -> EqualLayer | None:
 
 
 NOT_REPEATED = (
-    "its layers differ, or are neither attention with a gated MLP or mixture, nor such layers with Gated "
-    "DeltaNet in all but the last of each few"
+    "its layers differ, or are neither attention with a gated MLP or mixture, all tokens seen by all or by "
+    "the last of each few, nor such layers with Gated DeltaNet in all but the last of each few"
 )
 """Reason of a model without :func:`repeated_layers`."""
 
 
 def repeated_layers(spec: ModelSpec) -> RepeatedLayers | None:
-    """Return the layers of a decoder that attends in all, or in the last of each few; None for any other."""
+    """Return the layers of a decoder that attends in all, or in the last of each few; None for any other.
+
+    Where it attends in all, the last of each few may see all tokens, the others a window.
+    """
     if layer := equal_layer(spec):
         return RepeatedLayers(*layer)
+    if layers := _windowed_layers(spec):
+        return layers
     attentions, deltas = spec.mixers(AttentionSpec), spec.mixers(DeltaNetSpec)
     ffns: tuple[DenseSpec | MoeSpec, ...] = (*spec.ffns(DenseSpec), *spec.ffns(MoeSpec))
     are_alike = len(attentions) == len(deltas) == len(ffns) == 1 and len(spec.groups()) == 2
@@ -131,6 +139,26 @@ def repeated_layers(spec: ModelSpec) -> RepeatedLayers | None:
     layers = RepeatedLayers(attentions[0], ffns[0], spec.layers[0].norms, period, deltas[0])
     mixers = [deltas[0] if layers.is_delta_net(index) else attentions[0] for index in range(len(spec.layers))]
     return layers if [layer.mixer for layer in spec.layers] == mixers else None
+
+
+def _windowed_layers(spec: ModelSpec) -> RepeatedLayers | None:
+    """Return the layers of a decoder of which the last of each few sees all tokens; None for any other."""
+    wide = [
+        replace(layer.mixer, window=None) for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)
+    ]
+    windows = [layer.mixer.window for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+    first = spec.layers[0]
+    are_alike = len(set(wide)) == 1 and len({(layer.ffn, layer.norms) for layer in spec.layers}) == 1
+    if len(wide) < len(spec.layers) or not are_alike or not isinstance(first.ffn, DenseSpec | MoeSpec):
+        return None
+    if None not in windows or windows[0] is None:
+        return None
+    period = windows.index(None) + 1
+    repeated = [None if index % period == period - 1 else windows[0] for index in range(len(windows))]
+    if windows != repeated:
+        return None
+    attention = replace(wide[0], window=windows[0])
+    return RepeatedLayers(attention, first.ffn, first.norms, window_period=period)
 
 
 def dense_decoder(

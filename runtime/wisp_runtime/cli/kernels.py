@@ -124,16 +124,26 @@ def _step_of(folder: Path, quantization: str) -> tuple[Model, str]:
         ModelUnsupported: the kernel cannot run this model.
     """
     from wisp_plan.hardware.kernel_formats import kernel_formats
-    from wisp_plan.weights.held import held_name, held_weights
+    from wisp_plan.weights.held import held_weights
     from wisp_runtime.models.load import read_spec
-    from wisp_runtime.ops.cuda.persistent.model import MAX_SM_COUNT, kernel_model, unsupported_reason
+    from wisp_runtime.ops.cuda.persistent.arguments import matrices
+    from wisp_runtime.ops.cuda.persistent.model import (
+        MAX_SM_COUNT,
+        kernel_model,
+        step_format,
+        unsupported_reason,
+    )
 
     spec = read_spec(folder)
     if refusal := unsupported_reason(spec, MAX_SM_COUNT):
         raise ModelUnsupported(
             f"{folder}: no persistent decode kernel: {refusal}. It is served all the same, a kernel an op."
         )
-    held = held_name(held_weights(spec, quantization, kernel_formats(_WITH_PERSISTENT)))
+    weights = held_weights(spec, quantization, kernel_formats(_WITH_PERSISTENT))
+    formats = {
+        weight.name: weight.held.name if weight.held else "bf16" for weight in weights if weight.is_matrix
+    }
+    held = step_format({name: formats[name] for name in matrices(spec) if name in formats})
     if ", " in held:
         raise ModelUnsupported(
             f"{folder}: no persistent decode kernel: its layers have weights in several formats ({held}). "

@@ -64,7 +64,8 @@ class Experts(Quantized):
         route, cached = self.ops.route, (self.cache.keys.copy(), self.cache.values.copy())
 
         def watched(x: np.ndarray, weight: np.ndarray, spec: RouterSpec, **options: object) -> object:
-            logits = np.sort(x @ weight.T, axis=1)
+            bias = options.get("bias")
+            logits = np.sort(x @ weight.T + (0 if bias is None else bias), axis=1)
             if spec.chosen < spec.experts:
                 gaps = logits[:, -spec.chosen] - logits[:, -spec.chosen - 1]
                 margins.append((gaps / logits.std(axis=1)).min())

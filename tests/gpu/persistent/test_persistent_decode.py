@@ -17,11 +17,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # without tests/conftest.py too: WITHHELD, the soak test
 from decode_batch import decode_batch
-from spec_changes import attention_of, changed
+from spec_changes import changed
 
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.spec.model import repeated_layers
 from wisp_plan.spec.moe import MoeSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -67,7 +68,12 @@ class Subject:
         self.cache = scaled(allocate_blocks(spec, self.ops, blocks=blocks, block_tokens=TOKENS, kv=kv))
         fill_with_noise(self.cache, self.ops)
         self.ops.reserve(spec, StepSizes(64, 64, spec.max_context, TOKENS))
-        model = self.model.weights, self.model.rope_table(attention_of(spec)), 64, self.cache.encodings
+        model = (
+            self.model.weights,
+            self.model.rope_table(repeated_layers(spec).attention),
+            64,
+            self.cache.encodings,
+        )
         self.step = PersistentDecode(device, spec, *model)
         self.invariant_step = None
         if not spec.ffns(MoeSpec):
@@ -88,7 +94,7 @@ class Subject:
 
     def persistent(self, batch, is_invariant=False):
         step = self.invariant_step if is_invariant else self.step
-        logits = self.ops.to_host(step(batch, self.cache.keys, self.cache.values)).copy()
+        logits = self.ops.to_host(step(batch, self.cache.groups)).copy()
         assert step.describe_hang() is None
         return logits
 

@@ -91,7 +91,7 @@ class Subject:
 
     def persistent(self, batch):
         cache = self.cache
-        return self.run(lambda batch: self.step(batch, cache.keys, cache.values, cache.states), batch)
+        return self.run(lambda batch: self.step(batch, cache.groups, cache.states), batch)
 
 
 @pytest.fixture(scope="module", params=list(SHAPES))

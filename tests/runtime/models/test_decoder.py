@@ -51,7 +51,11 @@ PLAIN = dense_decoder(
 
 
 def make(**switches):
-    spec = changed(PLAIN, **switches)
+    return of_spec(changed(PLAIN, **switches))
+
+
+def of_spec(spec):
+    """A model of random weights."""
     declared, random = declare(spec), np.random.default_rng(6)
     weights = Weights(OPS, declared)
     for weight in declared:

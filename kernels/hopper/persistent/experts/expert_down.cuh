@@ -20,6 +20,7 @@ struct ExpertDown : Phase, Down {
   using Routing = Router<typename Format::Activations>;
   using Chunks = ChunkRange<Matrix, Format::kBlockK>;
   static constexpr int kParts = Matrix::kParts, kStageBytes = Matrix::kBlockBytes, kActivationStages = kParts;
+  static constexpr bool kHasBias = false;  // added by the router, which has the sequences' choices
   static constexpr bool kHasBlockScales = Format::kHasBlockScales, kIsOfExperts = true;
   static constexpr bool kReadsF16 = !std::is_same<typename Format::Activations, Bf16Activations>::value;
   template <int N>

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "expert_matrix.cuh"
+#include "math/activation.cuh"
 #include "router.cuh"
 #include "warp_tile.cuh"
 
@@ -68,11 +69,17 @@ struct ExpertGateUp : Phase {
     for (int done = 0; done < range.count; done += kMBlocks * kBlockTiles) {
       const int tiles = min(range.count - done, kMBlocks * kBlockTiles);
       float sums[kMBlocks][4], gate_scales[kMBlocks], up_scales[kMBlocks];
+      float gate_biases[kMBlocks] = {}, up_biases[kMBlocks] = {};
 #pragma unroll
       for (int m = 0; m < kMBlocks; m++) {
         const WarpRows rows(list, range, done + m * kBlockTiles + c.warp());
         gate_scales[m] = matrix.load_row_scale(rows.entry.expert(), rows.row + c.lane() / 4);
         up_scales[m] = matrix.load_row_scale(rows.entry.expert(), rows.row + c.lane() / 4 + 8);
+        if constexpr (kHasMlpBias) {
+          const bf16* const biases = c.weights.gate_up_bias + static_cast<int64_t>(rows.entry.expert()) * (2 * kMlp);
+          gate_biases[m] = __bfloat162float(biases[rows.row + c.lane() / 4]);
+          up_biases[m] = __bfloat162float(biases[rows.row + c.lane() / 4 + 8]);
+        }
 #pragma unroll
         for (int i = 0; i < 4; i++) sums[m][i] = 0.f;
       }
@@ -84,11 +91,14 @@ struct ExpertGateUp : Phase {
       c.trace.mark(kGateUp * 8 + kMultiplied);
       c.reduction.template exchange<kMBlocks>(sums, tiles, c.phase, [&](int tile, const Sums<kEntrySequences>& all) {
         float gate_scale = gate_scales[0], up_scale = up_scales[0];
+        float gate_bias = gate_biases[0], up_bias = up_biases[0];
 #pragma unroll
         for (int m = 1; m < kMBlocks; m++) {
           if (tile / kBlockTiles == m) gate_scale = gate_scales[m], up_scale = up_scales[m];
+          if (kHasMlpBias && tile / kBlockTiles == m) gate_bias = gate_biases[m], up_bias = up_biases[m];
         }
-        store(c, list, WarpRows(list, range, done + tile), all.top[0] * gate_scale, all.bottom[0] * up_scale);
+        store(c, list, WarpRows(list, range, done + tile), all.top[0] * gate_scale, all.bottom[0] * up_scale, gate_bias,
+              up_bias);
       });
     }
     c.trace.mark(kGateUp * 8 + kReduced);
@@ -161,12 +171,18 @@ struct ExpertGateUp : Phase {
 
   template <class Compute, class List>
   static __device__ __forceinline__ void store(Compute& c, const List& list, const WarpRows& rows, float gate_sum,
-                                               float up_sum) {
+                                               float up_sum, float gate_bias, float up_bias) {
     const int place = c.lane() % 4 * 2 + c.rank, slot = rows.entry.first_slot() + place;
     if (place >= rows.entry.count()) return;
-    const float scale = c.storage.row_scales[list.slot_sequence[slot]], gate = gate_sum * scale, up = up_sum * scale;
+    const float scale = c.storage.row_scales[list.slot_sequence[slot]];
+    const float gate = biased(gate_sum * scale, gate_bias), up = biased(up_sum * scale, up_bias);
     c.args.gated[static_cast<int64_t>(slot) * kMlp + rows.column + c.lane() / 4] =
-        Activations::round(gate / (1.f + __expf(-gate)) * up * (list.slot_weight[slot] * Activations::kGatedUnit));
+        Activations::round(activation(gate, up) * (list.slot_weight[slot] * Activations::kGatedUnit));
+  }
+
+  static __device__ __forceinline__ float biased(float x, float bias) { return kHasMlpBias ? x + bias : x; }
+  static __device__ __forceinline__ float activation(float gate, float up) {
+    return kIsClamped ? clamped_swiglu(gate, up) : gate / (1.f + __expf(-gate)) * up;
   }
 
   // All of them are there before any is given back: a warpgroup may have had no rows. A lane has one each.

@@ -74,6 +74,7 @@ struct Router : Phase {
     sync_compute();
     storage.list.fill_slots(c.args.sequences);
     sync_compute();
+    if constexpr (kHasMlpBias) add_down_biases(c, storage.list);
     c.trace.mark(kRouter * 8 + kReduced);
   }
 
@@ -113,7 +114,8 @@ struct Router : Phase {
   // residual is.
   template <class Compute>
   static __device__ __forceinline__ void publish_logits(Compute& c) {
-    constexpr int kWarps = kComputeThreads / 32, kTogether = Compute::kN >= 32 && kOwn == 1 ? 2 : 1;
+    constexpr int kWarps = kComputeThreads / 32;
+    constexpr int kTogether = Compute::kN >= 32 && kOwn == 1 && kChunks <= 8 ? 2 : 1;
     const uint32_t passed = shared_address(&c.storage.barriers_passed);
     uint4 weights[kOwn][kChunks], x[kTogether][kChunks];
 #pragma unroll 1
@@ -165,12 +167,15 @@ struct Router : Phase {
     float scale, highest, total, score;  // of the chosen: score of the lane's
     int expert;
 
-    __device__ __forceinline__ void begin(float row_scale) {
-      scale = row_scale, highest = total = score = 0.f, expert = 0;
+    // Biases are of the logits behind the norm's scale.
+    __device__ __forceinline__ void begin(float row_scale, const float (&biases)[kEach]) {
+      scale = kHasRouterBias ? 1.f : row_scale, highest = total = score = 0.f, expert = 0;
 #pragma unroll
       for (int i = 0; i < kEach; i++) {
         const bool exists = kExperts % 32 == 0 || threadIdx.x % 32 * kEach + i < kExperts;
-        keys[i] = exists ? ordered_bits(__uint_as_float(keys[i])) : 0u;
+        float logit = __uint_as_float(keys[i]);
+        if constexpr (kHasRouterBias) logit = fmaf(logit, row_scale, biases[i]);
+        keys[i] = exists ? ordered_bits(logit) : 0u;
       }
     }
 
@@ -215,9 +220,11 @@ struct Router : Phase {
     const unsigned live = list.live >> warp;  // bit 8 i: of the warp's i-th
     Choice choices[kTogether];
     float gate = 0.f;  // logit of the warp's sequence of the lane's number
+    float biases[kEach] = {};
+    if constexpr (kHasRouterBias) load_biases(c.weights, biases);
     load_keys(c, warp, live, choices, gate);
 #pragma unroll
-    for (int i = 0; i < kTogether; i++) choices[i].begin(c.storage.row_scales[warp + i * kWarps]);
+    for (int i = 0; i < kTogether; i++) choices[i].begin(c.storage.row_scales[warp + i * kWarps], biases);
 #pragma unroll 1
     for (int place = 0; place < kChosenExperts; place++) {
 #pragma unroll
@@ -237,6 +244,34 @@ struct Router : Phase {
       list.chosen[sequence][kChosenExperts] = kExperts;
       list.weights[sequence][kChosenExperts] = 1.f / (1.f + __expf(-gate * c.storage.row_scales[sequence]));
       atomicOr(&list.sequences_of[kExperts], 1u << sequence);
+    }
+  }
+
+  static __device__ __forceinline__ void load_biases(const LayerWeights& weights, float (&biases)[kEach]) {
+#if WISP_ROUTER_BIAS
+#pragma unroll
+    for (int i = 0; i < kEach; i++) biases[i] = load_row(weights.router_bias, threadIdx.x % 32 * kEach + i, kExperts);
+#endif
+  }
+
+  // Biases of the down projection, as often as their experts count, to the residual: what the output GEMM left of it is
+  // published, and the loads take no longer than the first weights of the experts.
+  template <class Compute, class List>
+  static __device__ __forceinline__ void add_down_biases(Compute& c, const List& list) {
+    const int row = c.residual_row(0);
+    if (row >= kHidden) return;
+#pragma unroll
+    for (int g = 0; g < Compute::kGroups; g++) {
+      const int sequence = c.token(g);
+      if (sequence >= c.args.sequences || !(list.live >> sequence & 1)) continue;
+      float biases[kChosenExperts];
+#pragma unroll
+      for (int i = 0; i < kChosenExperts; i++) {
+        const int64_t expert = list.chosen[sequence][i];
+        biases[i] = list.weights[sequence][i] * __bfloat162float(c.weights.down_bias[expert * kHidden + row]);
+      }
+#pragma unroll
+      for (int i = 0; i < kChosenExperts; i++) c.residual[0][g] += biases[i];
     }
   }
 

@@ -11,6 +11,7 @@
 
 #include "../compute.cuh"
 #include "fp8_kv.cuh"
+#include "math/constants.cuh"
 #include "new_heads.cuh"
 
 // Partial results of two channels: sums of V, the maximum, and the softmax's weight.
@@ -24,7 +25,16 @@ struct Combined {
     weight = weight * old + stat.y * fresh;
     highest = top;
   }
+  __device__ __forceinline__ void add_sink(float logit) { add({0.f, 0.f}, {logit * kLog2E, 1.f}); }
 };
+
+__device__ __forceinline__ float sink_of(const LayerWeights& weights, int head) {
+#if WISP_SINKS
+  return __ldg(weights.sinks + head);
+#else
+  return 0.f;
+#endif
+}
 
 constexpr int kHeadRow = kHeadSize + 8, kSumRow = kHeadSize + 4;  // elements of a row, padded
 constexpr int kHeadsElements = (kGroup + 2) * kHeadRow;           // q, k and v of a work tile
@@ -47,15 +57,15 @@ class Attention {
   __device__ __forceinline__ void run(const Scheduler& scheduler) {
     const int begin = scheduler.begin, end = scheduler.end;
     if (begin == end) return;
-    prepare(scheduler.work_tile(begin, args_.window));
+    prepare(scheduler.work_tile(begin, window()));
 #pragma unroll 1
     for (int i = begin; i < end; i++) {
       bool has_prepared = i + 1 == end;
-      run_work_tile(scheduler.work_tile(i, args_.window), [&] {
+      run_work_tile(scheduler.work_tile(i, window()), [&] {
         if (has_prepared) return;
         has_prepared = true;
         heads_ = other_heads();
-        prepare(scheduler.work_tile(i + 1, args_.window));
+        prepare(scheduler.work_tile(i + 1, window()));
         heads_ = other_heads();
       });
       heads_ = other_heads();
@@ -71,6 +81,9 @@ class Attention {
   __device__ __forceinline__ const typename Cache::Element* newest(int vector) const {
     return reinterpret_cast<const typename Cache::Element*>(heads_ + vector * kHeadRow);
   }
+
+  // Tokens that a query of the layer sees; asked for each work tile: no register holds it.
+  __device__ __forceinline__ int window() const { return cache_view(args_, compute_.layer).window; }
 
   __device__ __forceinline__ bf16* other_heads() const {
     return heads_ == first_heads_ ? first_heads_ + kHeadsElements : first_heads_;
@@ -154,6 +167,7 @@ class Attention {
         all.add(*reinterpret_cast<const float2*>(sums_ + from * kSumRow + c), stats_[from]);
       }
       if (work.splits == 1) {
+        add_sink(work, head, all);
         write(work, head, c, all);
       } else {
         const int at = (work.split * work_tiles + place) * kGroup + head;
@@ -187,8 +201,13 @@ class Attention {
         const float* from = args_.partials + static_cast<int64_t>(at) * kHeadSize + c;
         all.add(__ldcg(reinterpret_cast<const float2*>(from)), __ldcg(args_.partial_stats + at));
       }
+      add_sink(work, head, all);
       write(work, head, c, all);
     }
+  }
+
+  __device__ __forceinline__ void add_sink(const WorkTile& work, int head, Combined& all) const {
+    if constexpr (kHasSinks) all.add_sink(sink_of(compute_.weights, work.head * kGroup + head));
   }
 
   __device__ __forceinline__ void write(const WorkTile& work, int head, int c, const Combined& all) {
@@ -227,18 +246,22 @@ struct Attend : Phase {
 
   template <int N>
   struct Storage {
-    int is_last_split;  // the block's split of a sequence is the last to arrive
-    TileScheduler<N> scheduler;
+    int is_last_split;                             // the block's split of a sequence is the last to arrive
+    TileScheduler<N> schedulers[1 + kHasWindows];  // of layers that see all, if others have windows
+
+    __device__ __forceinline__ const TileScheduler<N>& of_layer(int layer) const { return schedulers[sees_all(layer)]; }
   };
 
   template <class OwnStorage>
   static __device__ __forceinline__ void plan(OwnStorage& storage, const Args& args) {
-    storage.scheduler.plan(args);
+    // A window's splits are so few that combining them costs more than they save.
+    storage.schedulers[0].plan(args, args.window, kHasWindows ? 1 : args.parallel_splits);
+    if constexpr (kHasWindows) storage.schedulers[1].plan(args, kSeesAll, args.parallel_splits);
   }
 
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
-    Cache::stream_tiles(stream, stream.storage.template of<Attend>().scheduler);
+    Cache::stream_tiles(stream, stream.storage.template of<Attend>().of_layer(stream.layer));
   }
 
   template <class Compute>
@@ -247,7 +270,7 @@ struct Attend : Phase {
     c.trace.mark(kAttend * 8 + kBegun);
     auto& storage = c.storage.template of<Attend>();
     Attention<Cache, Activations, Compute> attention(c, storage.is_last_split);
-    attention.run(storage.scheduler);
+    attention.run(storage.of_layer(c.layer));
     fence_async_shared();  // the copy engine brings activations where sums lay
     c.trace.mark(kAttend * 8 + kMultiplied);
     c.finish_phase(kAttend);

@@ -86,7 +86,7 @@ struct NewHeads {
       for (int j = 0; j < kCount; j++) query[lane + 32 * j] = __float2bfloat16(x[j]);
       return;
     }
-    const int64_t slot = args.slots[work.sequence];
+    const int64_t slot = cache_view(args, layer).slots[work.sequence];
     Element* const cached = Cache::template row_of<Element>(args, vector == kGroup, layer, work.head, slot);
     Element* const row = reinterpret_cast<Element*>(query);
     const typename Cache::Encoder encode(weights, vector == kGroup);

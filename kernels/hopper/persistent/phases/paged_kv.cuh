@@ -42,18 +42,20 @@ struct PagedTiles {
   template <class Stream, class Scheduler>
   static __device__ __forceinline__ void stream_tiles(Stream& stream, const Scheduler& scheduler) {
     const Args& args = stream.args;
+    const CacheView& view = cache_view(args, stream.layer);
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int index = scheduler.begin, end = scheduler.end; index < end; index++) {
-      const WorkTile work = scheduler.work_tile(index, args.window);
+      const WorkTile work = scheduler.work_tile(index, view.window);
       const int tiles = (work.tiles - stream.warpgroup + 1) / 2;
 #pragma unroll 1
       for (int base = 0; base < tiles; base += 32) {
         const int token = (work.first_tile + stream.warpgroup + 2 * (base + lane)) * kTileTokens;
         int row = 0;
         if (base + lane < tiles) {
-          const int block = args.tables[work.sequence * args.table_width + token / args.block_tokens];
-          row = ((index_of_kind(stream.layer) * args.kv_blocks + block) * kKvHeads + work.head) * args.block_tokens +
+          const int block = view.tables[work.sequence * view.table_width + token / args.block_tokens];
+          row = ((index_in_cache(index_of_kind(stream.layer)) * view.kv_blocks + block) * kKvHeads + work.head) *
+                    args.block_tokens +
                 token % args.block_tokens;
         }
 #pragma unroll 1
@@ -73,10 +75,11 @@ struct PagedTiles {
   // Where the newest token's K or V of a head goes in the cache.
   template <class Element>
   static __device__ __forceinline__ Element* row_of(const Args& args, bool is_key, int layer, int head, int64_t slot) {
+    const CacheView& view = cache_view(args, layer);
     const int64_t tokens = args.block_tokens;
-    const int64_t block = static_cast<int64_t>(layer) * args.kv_blocks + slot / tokens;
+    const int64_t block = static_cast<int64_t>(index_in_cache(layer)) * view.kv_blocks + slot / tokens;
     const int64_t row = (block * kKvHeads + head) * tokens + slot % tokens;
-    return static_cast<Element*>(is_key ? args.keys : args.values) + row * kHeadSize;
+    return static_cast<Element*>(is_key ? view.keys : view.values) + row * kHeadSize;
   }
 };
 

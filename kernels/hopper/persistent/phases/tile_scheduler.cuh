@@ -35,14 +35,14 @@ struct TileScheduler {
   int begin, end;
   int contexts[N], splits_before[N + 1];
 
-  // By one warp: count the splits of each sequence.
-  __device__ __forceinline__ void plan(const Args& args) {
+  // By one warp: count the splits of each sequence, of layers that see `window` tokens.
+  __device__ __forceinline__ void plan(const Args& args, int window, int parallel_splits) {
     const int lane = threadIdx.x % 32;
     int before = 0;
 #pragma unroll
     for (int base = 0; base < N; base += 32) {
       const int sequence = base + lane, context = sequence < args.sequences ? args.contexts[sequence] : 0;
-      const int splits = splits_of(tiles_seen(context, args.window), args.parallel_splits);
+      const int splits = splits_of(tiles_seen(context, window), parallel_splits);
       int sum = splits;
 #pragma unroll
       for (int distance = 1; distance < 32; distance *= 2) {

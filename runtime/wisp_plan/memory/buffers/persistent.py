@@ -6,6 +6,7 @@ from wisp_plan.memory.batch_sizes import BATCH_SIZES
 from wisp_plan.memory.buffers.buffer import Buffer
 from wisp_plan.memory.buffers.widths import widest, widest_ffn
 from wisp_plan.memory.step import StepSizes
+from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
@@ -24,8 +25,10 @@ MAX_MOE_SEQUENCES = 32
 
 
 def layer_words(spec: ModelSpec) -> int:
-    """Return the words of a layer in the table; a shared expert's gate is one more."""
-    return LAYER_WORDS + _shared_experts(spec)
+    """Return the words of a layer in the table: a shared expert's gate, sinks, a router's bias are more."""
+    has_sinks = any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec))
+    has_bias = any(ffn.router.has_bias for ffn in spec.ffns(MoeSpec))
+    return LAYER_WORDS + _shared_experts(spec) + has_sinks + has_bias
 
 
 def persistent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:

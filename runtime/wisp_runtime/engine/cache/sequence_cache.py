@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from wisp_plan.memory.cache import CacheSizes
 from wisp_runtime.engine.cache.blocks import blocks_for
@@ -59,10 +59,11 @@ class SequenceCache:
         self.stops: tuple[int, ...] = ()
 
     @classmethod
-    def of_blocks(cls, blocks: Iterable[int]) -> SequenceCache:
-        """Return the cache of a sequence with ``blocks`` of the only group, shared or not."""
-        cache = cls()
-        cache.tables[0].extend(blocks)
+    def of_blocks(cls, blocks: Sequence[int], groups: int = 1) -> SequenceCache:
+        """Return the cache of a sequence with ``blocks`` of each group, shared or not."""
+        cache = cls(groups)
+        for table in cache.tables:
+            table.extend(blocks)
         return cache
 
     def replace(self, group: int, index: int, block: int) -> None:

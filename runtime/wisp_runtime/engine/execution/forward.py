@@ -27,8 +27,7 @@ class ForwardPass:
     def __call__(self, batch: Batch) -> Output:
         """Write K, V and states of the batch's tokens to the cache; return logits."""
         if self.persistent is not None and self.persistent.takes(batch):
-            cache = self.cache
-            return Output(self.persistent(batch, cache.keys, cache.values, cache.states))
+            return Output(self.persistent(batch, self.cache.groups, self.cache.states))
         return self.model.forward(batch, self.cache)
 
     def restore_states(self, plan: Plan) -> None:

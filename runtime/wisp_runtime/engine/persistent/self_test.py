@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Batch
 from wisp_runtime.engine.cache.blocks import blocks_for
@@ -63,7 +64,7 @@ def compare_logits(
         states.restore()
         general = ops.to_host(model.forward(batch, cache).logits).astype(np.float64)
         states.restore()
-        whole = ops.to_host(kernel(batch, cache.keys, cache.values, cache.states)).astype(np.float64)
+        whole = ops.to_host(kernel(batch, cache.groups, cache.states)).astype(np.float64)
         cosines = (general * whole).sum(axis=1)
         cosines /= np.linalg.norm(general, axis=1) * np.linalg.norm(whole, axis=1)
         worst = int(cosines.argmin())
@@ -93,13 +94,18 @@ def _fitting_sequences(limits: Limits) -> int:
     """Return the sequences that the cache has blocks for, and two slots each if they have states."""
     sizes = limits.cache
     slots = (sizes.state_slots + sizes.snapshots) // 2
-    return min(sizes.pools[0].blocks, slots) if sizes.states else sizes.pools[0].blocks
+    return min(_blocks(sizes), slots) if sizes.states else _blocks(sizes)
+
+
+def _blocks(sizes: CacheSizes) -> int:
+    """Return the blocks that every paged group has."""
+    return min(pool.blocks for pool in sizes.pools)
 
 
 def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
     """Yield ``rows`` prompts of noise and a token more each, in blocks of their own, as far as these go."""
     random = np.random.default_rng(rows)
-    first_block, spare = 0, limits.cache.pools[0].blocks - rows
+    first_block, spare = 0, _blocks(limits.cache) - rows
     for row in range(rows):
         target = _LONG_TOKENS if row == 0 else 1 + 27 * row % _SHORT_TOKENS
         target = min(target, limits.max_context - 1)
@@ -109,7 +115,8 @@ def _sequences(limits: Limits, rows: int) -> Iterator[Sequence]:
         request = Submit(f"self-test-{row}", tuple(ids[:-1]), 1)
         made = Sequence(request, priority_key=(row, row), max_length=tokens + 2, eos=frozenset())
         made.append(ids[-1])
-        made.cache = SequenceCache.of_blocks(range(first_block, first_block + blocks))
+        own = range(first_block, first_block + blocks)
+        made.cache = SequenceCache.of_blocks(own, len(limits.cache.pools))
         made.cache.state_slot = row if limits.cache.states else -1
         first_block, spare = first_block + blocks, spare - (blocks - 1)
         yield made
@@ -135,4 +142,14 @@ def _batch(ops: Ops, plan: Plan, block_tokens: int) -> Batch:
     """Lay out ``plan`` on the device."""
     host = pack(plan, block_tokens)
     names = _ARRAYS if host.state_slots is None else (*_ARRAYS, "state_slots")
-    return replace(host, **{name: ops.from_host(getattr(host, name)) for name in names})
+    placed = replace(host, **{name: ops.from_host(getattr(host, name)) for name in names})
+    others = (
+        replace(
+            placed,
+            other_groups=(),
+            slots=ops.from_host(other.slots),
+            block_tables=ops.from_host(other.block_tables),
+        )
+        for other in host.other_groups
+    )
+    return replace(placed, other_groups=tuple(others))

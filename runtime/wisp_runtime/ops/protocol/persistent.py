@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from wisp_runtime.batch import Array, Batch
@@ -37,10 +37,13 @@ class PersistentKernel(Protocol):
         """Return the clocks that thread blocks record during the step that ``run`` launches, on the host."""
         ...
 
-    def __call__(self, batch: Batch, keys: Array, values: Array, states: tuple[Array, ...] = ()) -> Array:
-        """Write K and V of B tokens to the cache ``[L, P, Hkv, Tb, Dh]``; return ``[B, V]`` logits.
+    def __call__(
+        self, batch: Batch, groups: Sequence[tuple[Array, ...]], states: tuple[Array, ...] = ()
+    ) -> Array:
+        """Write K and V of B tokens to the cache; return ``[B, V]`` logits.
 
         Args:
+            groups: keys and values of each paged group, ``[L, P, Hkv, Tb, Dh]``.
             states: recurrent states of all layers that have one, ``[slots, L, …]``; updated in place.
         """
         ...

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_decoder import OPS, make
+from test_decoder import OPS, make, of_spec
 
 from wisp_plan.kv_formats.layers import KvLayers
-from wisp_plan.memory.cache import one_pool
+from wisp_plan.memory.cache import CacheSizes, one_pool
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent import strategy as strategies
@@ -44,14 +44,17 @@ class Kernel:
     def takes(self, batch):
         return batch.kind is StepKind.DECODE and sum(batch.context_lengths_host) <= self.max_context_tokens
 
-    def __call__(self, batch, keys, values, states):
+    def __call__(self, batch, groups, states):
         assert states == ()
         self.batches.append(batch)
-        layers = tuple(
-            LayerCache((keys[layer], values[layer]), encoding=encoding)
+        layers = (
+            LayerCache(
+                tuple(array[layer // len(groups)] for array in groups[group]), group, encoding=encoding
+            )
             for layer, encoding in enumerate(self.encodings)
+            for group in (layer % len(groups),)
         )
-        cache = ModelCache(16, layers, ((keys, values),))
+        cache = ModelCache(16, tuple(layers), groups)
         return self.wrong(self.model.forward(batch, cache).logits, batch)
 
     @property
@@ -81,9 +84,10 @@ def selected(
     best_up_to=1 << 20,
     kv="bf16",
     faster_up_to=64,
+    model=None,
 ):
     """The strategy, the forward pass that it is for, and the kernel that was tried."""
-    model = make(max_context=LIMITS.max_context)
+    model = model or make(max_context=LIMITS.max_context)
     kernel = Kernel(model, wrong)
     kernel.max_context_tokens, kernel.faster_up_to = best_up_to, faster_up_to
 
@@ -152,6 +156,24 @@ def test_a_kernel_that_was_never_timed_is_not_chosen():
 def test_a_kernel_that_is_asked_for_and_cannot_be_had_ends_the_start(settings, says):
     with pytest.raises(ConfigError, match=says):
         selected(requested="persistent", **settings)
+
+
+def test_layers_with_windows_are_tried_in_both_pools():
+    plain = make(max_context=LIMITS.max_context).spec
+    mixer = plain.layers[0].mixer
+    layers = (replace(plain.layers[0], mixer=replace(mixer, window=window)) for window in (40, None))
+    limits = replace(
+        LIMITS, cache=CacheSizes(16, tuple(replace(LIMITS.cache.pools[0], blocks=n) for n in (150, 256)))
+    )
+    strategy, forward_pass, kernel = selected(
+        model=of_spec(replace(plain, layers=tuple(layers))), limits=limits
+    )
+    assert strategy.path == "persistent"
+    assert len(forward_pass.cache.groups) == 2
+    for batch in kernel.batches:
+        (other,) = batch.other_groups
+        assert max(batch.slots.max(), other.slots.max()) < 150 * 16
+        assert np.array_equal(other.block_tables, batch.block_tables)
 
 
 def test_a_cache_of_several_formats_takes_the_general_path():

@@ -293,7 +293,7 @@ def test_a_persistent_kernel_that_a_model_cannot_have_has_a_reason_others_must_b
 
     assert "an order that depends on the batch" in made("qwen3-30b-a3b")
     assert "compared bit by bit" in made("qwen3.5-9b")
-    assert "its layers differ" in made("gpt-oss-20b")
+    assert "an order that depends on the batch" in made("gpt-oss-20b")
     with pytest.raises(KernelNotCompiled):
         made("qwen3-8b")
 

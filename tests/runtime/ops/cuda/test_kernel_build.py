@@ -134,21 +134,22 @@ def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
     assert re.search(r"^  linear +absent: .*wgmma", text, re.M)
 
 
+OTHER_LLAMA = shape_config("llama-3-8b") | {"hidden_size": 3840}
 FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 
 
 @pytest.mark.parametrize(
-    ("quantized", "options", "held"),
+    ("config", "options", "held"),
     [
-        ({}, (), "bf16"),
-        ({}, ("--quantization", "int4"), "int4"),
-        ({}, ("--quantization", "fp8", "--kv-cache-dtype", "fp8"), "fp8/fp8"),
-        ({"quantization_config": FP8_BLOCKS}, (), "fp8_block"),  # as stored
+        (OTHER_LLAMA, (), "bf16"),
+        (OTHER_LLAMA, ("--quantization", "int4"), "int4"),
+        (OTHER_LLAMA, ("--quantization", "fp8", "--kv-cache-dtype", "fp8"), "fp8/fp8"),
+        (OTHER_LLAMA | {"quantization_config": FP8_BLOCKS}, (), "fp8_block"),  # as stored
+        (shape_config("gpt-oss-20b"), (), "bf16:mxfp4"),
     ],
 )
-def test_build_for_a_model_compiles_its_decode_step_too(quantized, options, held, compiler, tmp_path):
+def test_build_for_a_model_compiles_its_decode_step_too(config, options, held, compiler, tmp_path):
     compiler()
-    config = shape_config("llama-3-8b") | {"hidden_size": 3840} | quantized
     (tmp_path / "config.json").write_text(json.dumps(config))
     made = ("--arch", "sm_90a", "--out", str(tmp_path / "out"), "--for", str(tmp_path))
     done = run("build", *made, *options)

@@ -36,6 +36,7 @@ from wisp_runtime.ops.cuda.persistent.model import (
     kernel_model,
     max_sequences,
     parallel_splits,
+    step_format,
     unsupported_reason,
     variant_widths,
 )
@@ -62,6 +63,11 @@ def test_a_manifest_describes_the_shape_of_its_name(entry):
         ("bf16", set()),
         ("fp8_block", {"-DWISP_WEIGHT_FORMAT=fp8_block"}),
         ("int4+fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8"}),
+        ("bf16:mxfp4", {"-DWISP_EXPERT_FORMAT=mxfp4"}),
+        (
+            "fp8:mxfp4+fp8",
+            {f"-DWISP_{kind}" for kind in ("WEIGHT_FORMAT=fp8", "EXPERT_FORMAT=mxfp4", "HEAD_FORMAT=fp8")},
+        ),
         ("bf16/fp8", {"-DWISP_KV_FORMAT=fp8"}),
         ("int4+fp8/fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8", "-DWISP_KV_FORMAT=fp8"}),
     ],
@@ -139,7 +145,7 @@ def test_a_model_that_differs_in_layers_vocabulary_or_window_alone_has_the_same_
         ({"heads": 64, "kv_heads": 8}, MAX_SM_COUNT, None),  # 10,240 rows of Q, K and V: four units
         ({"heads": 128, "kv_heads": 16}, MAX_SM_COUNT, "Q, K and V has 20480 rows, over the 16896"),
         ({"head_size": 96}, MAX_SM_COUNT, "heads of 96 channels, not 64, 128 or 256"),
-        ({"has_sinks": True}, MAX_SM_COUNT, "it has attention with sinks"),
+        ({"has_sinks": True}, MAX_SM_COUNT, None),
         ({"kv_heads": 2}, MAX_SM_COUNT, "16 query heads share a KV head, over 8"),
         (
             {"rope": replace(attention_of(SPEC).rope, rotary_size=32)},
@@ -170,6 +176,68 @@ def test_a_layer_that_the_template_does_not_compute_says_why(changes, says):
 def test_scaled_embeddings_and_logits_are_the_general_paths(name):
     scaled = replace(SPEC, **{name: 2.0})
     assert unsupported_reason(scaled, MAX_SM_COUNT) == "it has scaled embeddings or logits"
+
+
+WINDOWED = shape_spec("gpt-oss-20b")
+
+
+def with_windows(*windows):
+    """Return layers of gpt-oss with these windows."""
+    mixer = WINDOWED.layers[0].mixer
+    layers = (replace(WINDOWED.layers[0], mixer=replace(mixer, window=window)) for window in windows)
+    return replace(WINDOWED, layers=tuple(layers))
+
+
+@pytest.mark.parametrize(
+    ("spec", "period"),
+    [
+        (WINDOWED, 2),
+        (with_windows(128, 128, 128, None, 128), 4),  # the last period may be shorter
+        (with_windows(128, 128), 1),
+        (with_windows(None, None), 1),
+        (with_windows(None, 128, None, 128), None),  # the last sees less
+        (with_windows(128, None, None), None),
+        (with_windows(128, None, 64, None), None),
+        (
+            replace(
+                WINDOWED, layers=(*WINDOWED.layers[:1], replace(WINDOWED.layers[1], norms=NormSpec(1e-6)))
+            ),
+            None,
+        ),
+    ],
+)
+def test_the_last_layer_of_each_few_may_see_all_tokens(spec, period):
+    reason = unsupported_reason(spec, MAX_SM_COUNT)
+    if period is None:
+        assert reason is not None
+        assert reason.startswith("its layers differ")
+    else:
+        assert reason is None
+        assert kernel_model(spec).get("window_period", 1) == period
+
+
+def test_the_table_of_a_gpt_oss_has_sinks_and_router_biases_behind_the_words_that_all_have():
+    spec = replace(WINDOWED, layers=WINDOWED.layers[:2])
+    addresses: dict[str, int] = {}
+    encodings = (KvEncoding(FP8, 0.5, 2.0),) * 2
+    words = layer_table(
+        spec, lambda name: addresses.setdefault(name, 1000 + len(addresses)), encodings, 1 << 20
+    )
+    assert layer_table_buffer(spec).shape == words.shape == (2 * (LAYER_WORDS + 2),)
+    second = words[LAYER_WORDS + 2 :].tolist()
+    assert second[-2:] == [addresses["layers.1.sinks"], addresses["layers.1.router.bias"]]
+    assert second[3] == addresses["layers.1.experts.down.weight"]
+    assert second[6:8] == [addresses[f"layers.1.experts.{name}.bias"] for name in ("gate_up", "down")]
+
+
+def test_the_formats_of_layers_experts_and_head_are_named():
+    layer, experts = {"layers.0.qkv.weight": "bf16"}, {"layers.0.experts.down.weight": "mxfp4"}
+    assert step_format(layer) == "bf16"
+    assert step_format(layer | experts) == "bf16:mxfp4"
+    assert step_format({"layers.0.qkv.weight": "mxfp4"} | experts) == "mxfp4"
+    assert step_format({"layers.0.qkv.weight": "int4", "head.weight": "fp8"}) == "int4+fp8"
+    assert step_format(layer | {"head.weight": "bf16"}) == "bf16"
+    assert step_format(layer | {"layers.0.output.weight": "fp8"}) == "bf16, fp8"
 
 
 HYBRID = shape_spec("qwen3.5-9b")
@@ -206,6 +274,10 @@ def test_a_hybrid_is_refused_in_deterministic_mode_and_served_up_to_16_sequences
     assert reason is not None
     assert "bit by bit" in reason
     assert [faster_up_to(name, HYBRID) for name in ("bf16", "fp8_block", "fp8")] == [16, 16, 16]
+
+
+def test_a_gpt_oss_was_never_timed():
+    assert [faster_up_to(name, WINDOWED) for name in ("bf16", "bf16:mxfp4")] == [0, 0]
 
 
 def test_a_mixture_is_served_up_to_the_kernels_own_bound():

@@ -126,20 +126,21 @@ class Catalogue:
 
         Args:
             weight_format: format of the layers' matrices; ``int4+fp8/fp8`` names the head's and that of
-                keys and values too, else bf16.
+                keys and values too, else bf16; ``bf16:mxfp4`` that of experts, where it is another.
         """
         weights, _, cache = weight_format.partition("/")
-        layers, _, head = weights.partition("+")
+        weights, _, head = weights.partition("+")
+        layers, _, experts = weights.partition(":")
         macros = self.defines(hardware, sizes)
         macros += tuple(
             f"-DWISP_{place}_FORMAT={name}"
-            for place, name in (("WEIGHT", layers), ("HEAD", head), ("KV", cache))
+            for place, name in (("WEIGHT", layers), ("EXPERT", experts), ("HEAD", head), ("KV", cache))
             if name not in ("", "bf16")
         )
         readers = (
             source
             for source in self.manifest(hardware).templates
-            if source.reads(layers) and source.reads(head or layers)
+            if source.reads(layers) and source.reads(head or layers) and source.reads(experts or layers)
         )
         return [replace(source, defines=macros, entries=source.entries_for(sizes)) for source in readers]
 

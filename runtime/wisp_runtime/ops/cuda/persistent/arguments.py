@@ -64,8 +64,12 @@ LAYER_WEIGHTS = (
 them come the scales of its cache (:func:`scales_word`), its router, the address of its
 :data:`DELTA_WEIGHTS`, and its :func:`optional_weights`."""
 
-ROUTER, SHARED_GATE = "router.weight", "shared_gate.weight"
-_OF_EXPERTS = {"gate_up.weight": "experts.gate_up.weight", "down.weight": "experts.down.weight"}
+ROUTER, ROUTER_BIAS, SHARED_GATE, SINKS = "router.weight", "router.bias", "shared_gate.weight", "sinks"
+_OF_EXPERTS = {
+    f"{projection}.{part}": f"experts.{projection}.{part}"
+    for projection in ("gate_up", "down")
+    for part in ("weight", "bias")
+}
 
 DELTA_WEIGHTS = ("gates.weight", "conv.weight", "decay", "step_bias", "gated_norm.weight")
 """Weights of a Gated DeltaNet in the order of ``DeltaWeights``; its projections are where Q, K, V are."""
@@ -80,6 +84,7 @@ _COUNTS = (
 
 
 _SEES_ALL = 1 << 30
+"""Window of a layer without one: ``kSeesAll``."""
 
 
 class Arguments(ctypes.Structure):
@@ -91,6 +96,20 @@ class Arguments(ctypes.Structure):
         *((name, ctypes.c_int32) for name in _COUNTS),
         *((name, ctypes.c_float) for name in ("scale", "eps", "routed_scale")),
     )
+
+
+class WindowedArguments(Arguments):
+    """``Args`` where layers see windows but for the last of each few, whose cache the last fields name."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("full_tables", "full_slots", "full_keys", "full_values")),
+        *((name, ctypes.c_int32) for name in ("full_table_width", "full_kv_blocks")),
+    )
+
+
+def arguments_type(spec: ModelSpec) -> type[Arguments]:
+    """Return the type of ``Args`` of a model's kernel."""
+    return WindowedArguments if require_repeated(spec).window_period > 1 else Arguments
 
 
 def scales_word(encoding: KvEncoding) -> int:
@@ -110,9 +129,19 @@ def has_shared_expert(layers: RepeatedLayers) -> bool:
     return isinstance(layers.ffn, MoeSpec) and layers.ffn.shared is not None
 
 
+def matrices(spec: ModelSpec) -> tuple[str, ...]:
+    """Return the weights that the kernel is compiled for formats of: matrices of all layers, and the head."""
+    layers = require_repeated(spec)
+    names = [name for index in range(len(spec.layers)) for name in layer_weights(layers, index)]
+    return *(name for name in names if name.endswith(".weight")), "head.weight"
+
+
 def optional_weights(layers: RepeatedLayers) -> tuple[str, ...]:
     """Return the weights behind a layer's words that only some models have."""
-    return (SHARED_GATE,) * has_shared_expert(layers)
+    mixture = layers.ffn if isinstance(layers.ffn, MoeSpec) else None
+    has_bias = mixture is not None and mixture.router.has_bias
+    names = (SHARED_GATE,) * has_shared_expert(layers) + (SINKS,) * layers.attention.has_sinks
+    return names + (ROUTER_BIAS,) * has_bias
 
 
 def delta_weights(layers: RepeatedLayers, index: int) -> tuple[str, ...]:

@@ -34,6 +34,8 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     THREADS,
     WAIT_REASONS,
     Arguments,
+    WindowedArguments,
+    arguments_type,
     model_arguments,
 )
 from wisp_runtime.ops.cuda.persistent.model import (
@@ -123,7 +125,7 @@ class PersistentDecode:
         FAULT_REPORTERS.append(self.describe_hang)
         self._trace: Array | None = None
         self._counts: Array | None = None
-        self._cache_maps: tuple[Any, tuple[Any, Any]] | None = None
+        self._cache_maps: tuple[Any, list[Any]] | None = None
 
     def _require_supported(self, blocks: int) -> None:
         """Refuse a model that cannot have the kernel, on a GPU that runs ``blocks`` thread blocks at once."""
@@ -140,16 +142,20 @@ class PersistentDecode:
         fits = rows <= self.max_sequences and tokens <= self.max_context_tokens
         return batch.kind is StepKind.DECODE and fits
 
-    def __call__(self, batch: Batch, keys: Array, values: Array, states: tuple[Array, ...] = ()) -> Array:
+    def __call__(
+        self, batch: Batch, groups: Sequence[tuple[Array, ...]], states: tuple[Array, ...] = ()
+    ) -> Array:
         """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
 
         Args:
             batch: B sequences of one token each.
-            keys, values: ``[L, P, Hkv, Tb, Dh]`` of the layers that attend; of a row's bytes if quantized.
+            groups: keys and values of the layers that attend, ``[L, P, Hkv, Tb, Dh]``, of a row's bytes if
+                quantized; where only some see all tokens, these are the second group.
             states: recurrent states and inputs of the convolutions of Gated DeltaNet, ``[slots, L, …]``.
         """
         rows, spec, arguments, sampled = len(batch.tokens), self._spec, self._arguments, self.sampled()
         width = next(width for width in self._widths if width >= rows)
+        (keys, values), *full = groups
         _, blocks, _, block_tokens, _ = keys.shape
         require_true(block_tokens % 16 == 0, f"{_OP}: KV blocks of {block_tokens} tokens, not 16, 32, …")
         logits = self._device.workspace.array("logits", (rows, spec.vocab), np.float32)
@@ -158,6 +164,8 @@ class PersistentDecode:
         arguments.positions, arguments.contexts = batch.positions.data.ptr, batch.context_lengths.data.ptr
         arguments.tables, arguments.slots = batch.block_tables.data.ptr, batch.slots.data.ptr
         arguments.keys, arguments.values = keys.data.ptr, values.data.ptr
+        for of_full, other in zip(full, batch.other_groups, strict=True):
+            self._point_to_full(of_full, other)
         if states:
             assert batch.state_slots is not None, "sequences have states, and slots for them"
             arguments.states, arguments.conv_inputs = (array.data.ptr for array in states)
@@ -170,11 +178,20 @@ class PersistentDecode:
         arguments.parallel_splits = 1
         if not self._batch_invariant:
             arguments.parallel_splits = parallel_splits(rows, keys.shape[2], self.blocks)
-        maps = self._cached(keys, values)
+        maps = self._cached(groups)
         self._kernels[width].launch(
             (self.blocks,), THREADS, *maps, arguments, shared_bytes=SHARED_BYTES, cluster=CLUSTER
         )
         return logits
+
+    def _point_to_full(self, group: tuple[Array, ...], batch: Batch) -> None:
+        """Set the arguments of layers that see all tokens; ``batch``: the step in their tables."""
+        arguments = self._arguments
+        assert isinstance(arguments, WindowedArguments), "layers see equally many tokens"
+        keys, values = group
+        arguments.full_keys, arguments.full_values = keys.data.ptr, values.data.ptr
+        arguments.full_tables, arguments.full_slots = batch.block_tables.data.ptr, batch.slots.data.ptr
+        arguments.full_table_width, arguments.full_kv_blocks = batch.block_tables.shape[1], keys.shape[1]
 
     def count_experts(self, counts: Array) -> None:
         """See :meth:`.protocol.persistent.PersistentKernel.count_experts`."""
@@ -221,7 +238,7 @@ class PersistentDecode:
             "cosines": rope.cosines,
             "sines": rope.sines,
         }
-        return Arguments(
+        return arguments_type(self._spec)(
             **{name: array.data.ptr for name, array in (made | fixed).items()},
             hang_report=self.hang_report.ptr,
             timeout_clocks=TIMEOUT_CLOCKS,
@@ -230,11 +247,12 @@ class PersistentDecode:
             **model_arguments(self._spec),
         )
 
-    def _cached(self, keys: Array, values: Array) -> tuple[Any, Any]:
-        known, key = self._cache_maps, (keys.data.ptr, values.data.ptr, keys.shape)
+    def _cached(self, groups: Sequence[tuple[Array, ...]]) -> list[Any]:
+        known, arrays = self._cache_maps, [array for group in groups for array in group]
+        key = [(array.data.ptr, array.shape) for array in arrays]
         if known is None or known[0] != key:
-            maps = [_tensor_map(cache, self._kv_format) for cache in (keys, values)]
-            known = self._cache_maps = (key, (maps[0], maps[1]))
+            maps = [_tensor_map(cache, self._kv_format) for cache in arrays]
+            known = self._cache_maps = (key, maps)
         return known[1]
 
 

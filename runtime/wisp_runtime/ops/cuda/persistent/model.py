@@ -5,6 +5,8 @@ Pure; :mod:`.decode` and ``wisp-runtime kernels build --for`` read it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wisp_plan.families.hugging_face import rotary_rows
 from wisp_plan.kv_formats.fp8 import FP8
 from wisp_plan.kv_formats.plain import BF16
@@ -13,7 +15,6 @@ from wisp_plan.memory.buffers.persistent import MAX_MOE_SEQUENCES
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
-from wisp_plan.spec.layer import NormSpec
 from wisp_plan.spec.model import NOT_REPEATED, ModelSpec, RepeatedLayers, repeated_layers
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
@@ -59,7 +60,8 @@ _MAX_GROUP_HEADS = 8
 
 def kernel_model(spec: ModelSpec) -> Model:
     """Return the sizes and switches of ``spec`` that the template is compiled with."""
-    attention, ffn, norms, period, delta_net = require_repeated(spec)
+    layers = require_repeated(spec)
+    attention, ffn = layers.attention, layers.ffn
     permutation = fused_permutation(rotary_rows(attention))
     sizes = {
         "hidden": spec.hidden,
@@ -80,12 +82,18 @@ def kernel_model(spec: ModelSpec) -> Model:
             "normalized_experts": int(ffn.router.normalizes),
             "shared_expert": int(ffn.shared is not None),
         }
-    return {**sizes, **_hybrid(attention, norms, period, delta_net)}
+    return {**sizes, **_some_models(layers)}
 
 
-def _hybrid(attention: AttentionSpec, norms: NormSpec, period: int, delta_net: DeltaNetSpec | None) -> Model:
-    """Return the sizes and switches that hybrids alone have; a dense model's kernel is named without them."""
+def _some_models(layers: RepeatedLayers) -> Model:
+    """Return the sizes and switches that few models have; other kernels are named without them."""
+    attention, norms, period, delta_net = layers.attention, layers.norms, layers.period, layers.delta_net
+    mixture = layers.ffn if isinstance(layers.ffn, MoeSpec) else None
     switches = {
+        "sinks": int(attention.has_sinks),
+        "window_period": layers.window_period if layers.window_period > 1 else 0,
+        "router_bias": int(mixture is not None and mixture.router.has_bias),
+        "clamped_swiglu": int(layers.ffn.activation == "clamped_swiglu"),
         "rotary_size": attention.rotary_size if attention.rotary_size != attention.head_size else 0,
         "output_gate": int(attention.has_output_gate),
         "zero_centred": int(norms.is_zero_centred),
@@ -94,6 +102,21 @@ def _hybrid(attention: AttentionSpec, norms: NormSpec, period: int, delta_net: D
         "delta_value_heads": 0 if delta_net is None else delta_net.value_heads,
     }
     return {name: value for name, value in switches.items() if value}
+
+
+def step_format(formats: Mapping[str, str]) -> str:
+    """Return the formats that the template is compiled for, of matrices by their names.
+
+    Of the layers, with the experts' (``bf16:mxfp4``) if that is another, and the head's (``int4+fp8``) if
+    that is not bf16. Several formats of one kind are named with commas: there is no kernel for them.
+    """
+    kinds: dict[str, set[str]] = {"layers": set(), "experts": set(), "head": set()}
+    for name, held in formats.items():
+        kind = "experts" if ".experts." in name else name.partition(".")[0]
+        kinds[kind].add(held)
+    layers, experts, head = (", ".join(sorted(kinds[kind])) for kind in ("layers", "experts", "head"))
+    own = "" if experts in ("", layers) else f":{experts}"
+    return layers + own + ("" if head in ("", "bf16") else f"+{head}")
 
 
 def equal_widths(weight_format: str) -> tuple[int, ...]:
@@ -133,7 +156,8 @@ def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
     """
     mixtures, delta_nets = spec.ffns(MoeSpec), spec.mixers(DeltaNetSpec)
     if mixtures:
-        was_timed = not delta_nets and all(ffn.shared is None for ffn in mixtures)
+        has_sinks = any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec))
+        was_timed = not delta_nets and not has_sinks and all(ffn.shared is None for ffn in mixtures)
         return MAX_MOE_SEQUENCES if was_timed else 0
     if delta_nets:
         return _FASTER_UP_TO_OF_HYBRIDS
@@ -220,9 +244,8 @@ def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) ->
     router = ffn.router
     lacking = {
         "a shared expert of another size, or without a gate": not _is_like_the_others(ffn),
-        "experts with biases": ffn.has_bias,
         "a router without softmax": router.scores != "softmax",
-        "a router with a bias": router.has_bias or router.has_correction_bias,
+        "a router with a correction of its scores": router.has_correction_bias,
         "experts in groups": router.groups > 1,
         f"{router.experts} experts, over {_MAX_EXPERTS}": router.experts > _MAX_EXPERTS,
         f"{router.chosen} experts a token, over {_MAX_CHOSEN}": router.chosen > _MAX_CHOSEN,
@@ -262,10 +285,10 @@ def _other_maths(layers: RepeatedLayers) -> str | None:
     """Return what the kernel does not compute of a layer; None if it computes all."""
     ffn = layers.ffn
     is_scaled = isinstance(ffn, DenseSpec) and (ffn.gate_scale, ffn.scale) != (1, 1)
+    activations = ("silu", "clamped_swiglu") if isinstance(ffn, MoeSpec) else ("silu",)
     lacking = {
-        "attention with sinks": layers.attention.has_sinks,
         "norms behind a block": layers.norms.follow,
-        "activations other than gated SiLU": ffn.activation != "silu",
+        "activations other than gated SiLU": ffn.activation not in activations,
         "a scaled MLP": is_scaled,
     }
     return next((name for name, is_there in lacking.items() if is_there), None)

@@ -14,13 +14,15 @@ from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices
 from wisp_runtime.ops.cuda.persistent.arguments import (
     DELTA_DTYPES,
     ROUTER,
+    ROUTER_BIAS,
     SHARED_GATE,
     delta_weights,
     has_shared_expert,
     layer_table,
-    layer_weights,
+    matrices,
     require_repeated,
 )
+from wisp_runtime.ops.cuda.persistent.model import step_format
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.attention import KvEncoding
@@ -42,16 +44,18 @@ def expert_strides(weights: NamedWeights, spec: ModelSpec) -> dict[str, int]:
     """Return the bytes between the packed matrices of two experts, equal in all layers; 0 without experts.
 
     Raises:
-        KernelsMissing: they differ between layers, a router is not bf16, or a shared expert is not held as
-            the others are.
+        KernelsMissing: they differ between layers, a router, its bias or a shared expert's gate is not bf16,
+            or a shared expert is not held as the others are.
     """
     strides = {"gate_up_stride": 0, "down_stride": 0}
     if not spec.ffns(MoeSpec):
         return strides
     prefixes = [f"layers.{layer}" for layer in range(len(spec.layers))]
     has_shared = has_shared_expert(require_repeated(spec))
-    routers = ROUTER, *[SHARED_GATE] * has_shared
-    if any(weights[f"{prefix}.{name}"].dtype != BF16 for prefix in prefixes for name in routers):
+    routers = [
+        weights.get(f"{prefix}.{name}") for prefix in prefixes for name in (ROUTER, ROUTER_BIAS, SHARED_GATE)
+    ]
+    if any(array is not None and array.dtype != BF16 for array in routers):
         raise KernelsMissing("its router has float32 weights; the persistent kernel reads bf16.")
     for name in strides:
         weight = f"{name.removesuffix('_stride')}.weight"
@@ -69,24 +73,22 @@ def expert_strides(weights: NamedWeights, spec: ModelSpec) -> dict[str, int]:
 
 
 def weight_format_of(weights: NamedWeights, spec: ModelSpec) -> str:
-    """Return the format of all layers' matrices, with the head's (``int4+fp8``) if that is not bf16.
+    """Return the formats of all layers' matrices and of the head, :func:`.model.step_format`.
 
     Raises:
         KernelsMissing: the layers have several, or a weight that the kernel reads unquantized is not.
     """
     _require_plain(weights, spec)
-    head = weights.get("head.weight")
-    head_format = f"+{head.packed.name}" if isinstance(head, QuantizedStorage) else ""
-    layers, indices = require_repeated(spec), range(len(spec.layers))
-    held = [_first(weights.get(name)) for index in indices for name in layer_weights(layers, index)]
+    held = {name: _first(weights.get(name)) for name in matrices(spec)}
     formats = {
-        weight.packed.name if isinstance(weight, QuantizedStorage) else "bf16"
-        for weight in held
+        name: weight.packed.name if isinstance(weight, QuantizedStorage) else "bf16"
+        for name, weight in held.items()
         if isinstance(weight, QuantizedStorage | PackedMatrix)
     }
-    if len(formats) != 1:
-        raise KernelsMissing(f"its layers have weights in several formats: {', '.join(sorted(formats))}")
-    return formats.pop() + head_format
+    made = step_format(formats)
+    if ", " in made:
+        raise KernelsMissing(f"its layers have weights in several formats: {made}")
+    return made
 
 
 def _require_plain(weights: NamedWeights, spec: ModelSpec) -> None:
