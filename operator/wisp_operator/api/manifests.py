@@ -58,7 +58,9 @@ def read_files(paths: Iterable[Path | str], *, namespace: str = "default") -> li
         except UnicodeDecodeError:
             errors.append(f"{path}: is not UTF-8 text; an {KIND} is a YAML file")
         except OSError as error:
-            errors.append(f"{path}: {error.strerror}; name a YAML file with an {KIND}")
+            errors.append(
+                f"{path}: {error.strerror}; name a YAML file with an {KIND} (wisp demo --manifest prints one)"
+            )
     errors += _duplicates(manifests)
     if errors:
         raise ManifestError(errors)

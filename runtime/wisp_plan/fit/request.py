@@ -201,7 +201,10 @@ class FitRequest:
 
 def _check_choice(name: str, value: str, available: tuple[str, ...]) -> None:
     if not available:
-        raise RequestInvalid(f"{name}: this runtime offers no format at all for this device.")
+        raise RequestInvalid(
+            f"{name}: there are no kernels for this device, so no format can be served on it. Choose "
+            "another card, such as an H200 (wisp fit --gpu h200)."
+        )
     if value not in ("auto", *available):
         raise RequestInvalid(
             f"{name}: {value} cannot be served on this device yet; available: {', '.join(available)}. "

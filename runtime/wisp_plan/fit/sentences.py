@@ -59,11 +59,13 @@ def _shortened(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> st
     if full.fits:
         options = full.required.options
         cost = f"{options.max_concurrent} at a time in steps of {options.max_step_tokens} tokens"
-        gives = f"which maxContext {spec.max_context} gives, {cost}"
-        why = f"{why}; {gives.removeprefix('which ')}" if request.device == "cpu" else gives
+        fits = f"maxContext {spec.max_context} fits too, {cost}"
+        why = f", {why}; {fits}" if request.device == "cpu" else f"; {fits}"
     elif longer := _alone(spec, request, candidate):
-        why += f"; maxConcurrent 1 gives {longer}"
-    return f" (of the model's {spec.max_context}, {why})"
+        why = f", {why}; maxConcurrent 1 gives {longer}"
+    else:
+        why = f", {why}"
+    return f" (of the model's {spec.max_context}{why})"
 
 
 def _alone(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> int:

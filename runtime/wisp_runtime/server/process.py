@@ -102,8 +102,8 @@ async def serve(config: ServeConfig, listener: socket.socket, start_engine: Star
 
         server = HttpServer(config, engine, listener)
         say(f"listening on http://{_address(listener)}")
-        if warning := access_warning(config, listener.getsockname()[0]):
-            say(warning)
+        if access := access_line(config, listener.getsockname()[0]):
+            say(access)
         phases = asyncio.create_task(follow_phases(engine, lambda: server.service.status == "ready", began_s))
         try:
             return await server.run(stop.asked, stop.skip_wait)
@@ -118,13 +118,18 @@ def _address(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def access_warning(config: ServeConfig, address: str) -> str:
-    """Return who can reach a server without a key, and the settings that change it; empty: nobody else.
+def access_line(config: ServeConfig, address: str) -> str:
+    """Return who may use a server, and the settings that change it.
+
+    Empty for a pod of the operator, whose gateway alone knows its token, and for this machine without a key.
 
     Args:
         address: address that it listens on.
     """
-    if config.api_key or config.pod_token_sha256 or ipaddress.ip_address(address).is_loopback:
+    if config.api_key:
+        keys = "the key" if len(config.api_key) == 1 else f"one of {len(config.api_key)} keys"
+        return f"requests need {keys} of --api-key or WISP_API_KEY"
+    if config.pod_token_sha256 or ipaddress.ip_address(address).is_loopback:
         return ""
     return (
         f"--host {config.host}: everybody who reaches this machine may use the model, without a key. "
@@ -150,4 +155,6 @@ class StopSignals:
     def _interrupt(self) -> None:
         if self.asked.is_set():
             self.skip_wait.set()
+        else:
+            say("stopping once running requests have ended; Ctrl-C again ends them at once")
         self.asked.set()

@@ -88,7 +88,19 @@ def _folder(path: Path) -> Path:
         raise ModelNotFound(
             f"model folder {path} may not be read by user {os.getuid()}. Let it: chmod -R a+rX {path}."
         ) from error
-    hint = ""
-    if not path.exists() and len(path.parts) == 2 and not path.is_absolute():
-        hint = f" For a model of a hub, write hf://{path}."
+    hint = "" if path.exists() or path.is_absolute() else _meant(path)
     raise ModelNotFound(f"model folder {path} {claim}.{hint or ' Check the path.'}")
+
+
+def _meant(path: Path) -> str:
+    """Return what a relative path that is not there may have meant; empty if there is no guess."""
+    from wisp_plan.presets import SHAPES
+
+    if len(path.parts) == 2:
+        return f" For a model of a hub, write hf://{path}."
+    if str(path).lower() in SHAPES:
+        return (
+            f" {path} is a shape, for wisp fit and bench: to serve the model, name its folder, a GGUF file "
+            "or hf://ORG/NAME."
+        )
+    return ""

@@ -148,7 +148,7 @@ def test_a_pod_that_drains_is_not_counted():
         ),
         ({"state": "Asleep"}, "default/tiny", "waking tiny: starting"),
         ({"state": "Ready", "waiting": 3}, "tiny", "queued, 3 waiting"),
-        ({"state": "Ready", "running": 1}, "tiny", "thinking"),
+        ({"state": "Ready", "running": 1}, "tiny", "the first token is being computed"),
         ({"state": "Ready"}, "another", ""),
     ],
 )

@@ -102,8 +102,8 @@ def test_a_full_context_outranks_wide_steps_and_half_of_the_sequences(
 
 def test_a_shortened_context_names_the_setting_that_gives_the_models_own():
     fit = fit_of("qwen3.8-27b", "h100")
-    gives = "which maxContext 262144 gives, 8 at a time in steps of 8192 tokens"
-    assert f"for a context of 74592 tokens (of the model's 262144, {gives})" in fit.message
+    fits = "maxContext 262144 fits too, 8 at a time in steps of 8192 tokens"
+    assert f"for a context of 74592 tokens (of the model's 262144; {fits})" in fit.message
     assert fit_of("qwen3.8-27b", "h100", replace(AUTO, max_context=262144)).max_concurrent == 8
     assert "of the model's 40960, which would need more)" in fit_of("qwen3-8b", "l4").message
 

@@ -264,6 +264,7 @@ def test_two_interrupts_end_it_at_once(smollm2_dir):
             lines = response.iter_lines()
             next(lines)
             running.process.send_signal(signal.SIGINT)
+            running.wait_for("stopping once running requests have ended; Ctrl-C again ends them at once")
             while httpx.get(f"{url}/readyz", timeout=60).status_code == 200:
                 time.sleep(0.02)
             assert running.process.poll() is None

@@ -163,6 +163,8 @@ def gone(hub):
         (f"hf://{REPO}", private, ModelNotFound, r"is not at http.*, or is private. .* spec.model.secretRef"),
         ("hf://acme/other", None, ModelNotFound, r"hf://acme/other is not at http"),
         (f"hf://{REPO}@v9", None, ModelNotFound, r"has no revision 'v9': name a branch, tag or commit"),
+        ("qwen/qwen3-8b", None, ModelNotFound, r"For a model of a hub, write hf://qwen/qwen3-8b"),
+        ("qwen3-8b", None, ModelNotFound, r"qwen3-8b is a shape, for wisp fit and bench: to serve the model"),
         ("hf://a/b/c", None, ModelNotFound, r"is no name: write hf://ORG/NAME"),
         (f"hf://{REPO}", no_config, ModelNotFound, r"has no config.json"),
         (

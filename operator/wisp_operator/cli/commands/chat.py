@@ -228,4 +228,4 @@ def progress_line(rows: list[Row], model: str) -> str:
         return ""
     if row.state in ("Waking", "Asleep"):
         return f"{WAKING} {row.name}: {waking(row)}"
-    return f"queued, {row.waiting} waiting" if row.waiting else "thinking"
+    return f"queued, {row.waiting} waiting" if row.waiting else "the first token is being computed"

@@ -25,6 +25,7 @@ from wisp_plan.presets import SHAPES
 from wisp_plan.stored_presets import STORED_SCHEMES
 
 REFUSED, UNKNOWN = 1, 2  # exit codes
+STORED_EXAMPLES = ", ".join(name for name in STORED_SCHEMES if not name.startswith("int4_g"))
 EXAMPLES = f"""\b
 Examples:
   wisp fit model.yaml                       on what the manifest asks for, else on this machine
@@ -33,7 +34,7 @@ Examples:
   wisp fit ./my-model --device cpu --json
   wisp fit qwen3.6-35b-a3b --gpu h100 --quantization fp8_block
 
-Published shapes: {", ".join(SHAPES)}.
+Published shapes: {", ".join(name for name in SHAPES if name != "toy")}.
 
 Exit codes: 0 everything fits, 1 something does not, or it or its GPU is refused, 2 it cannot be known.
 """
@@ -44,10 +45,23 @@ def _choices(field: str) -> tuple[str, ...]:
     return get_args(get_type_hints(Runtime)[field])
 
 
+def _one_card(_context: click.Context, _parameter: click.Parameter, names: Sequence[str]) -> str | None:
+    """Return the card of ``--gpu``; None without the option."""
+    if len(names) > 1 or any("," in name for name in names):
+        raise click.BadParameter("one card at a time: run the command once for each.")
+    if names and not names[0].strip():
+        raise click.BadParameter("it is empty: name a card, such as l4, or leave the option out.")
+    return names[0] if names else None
+
+
 @click.command("fit", epilog=EXAMPLES)
 @click.argument("targets", metavar="TARGET...", nargs=-1, required=True)
 @click.option(
-    "--gpu", metavar="NAME", help="A card: l4, a100-80gb, h100, rtx4090, …; default: the manifest's."
+    "--gpu",
+    metavar="NAME",
+    multiple=True,
+    callback=_one_card,
+    help="A card: l4, a100-80gb, h100, rtx4090, …; default: the manifest's.",
 )
 @click.option(
     "--device",
@@ -148,10 +162,9 @@ def _notes(target: Target, answer: Fit, *, may_use_gpu: bool) -> Iterator[str]:
     """
     model, name = target.model, target.name
     if target.shape:
-        yield (
-            f"No checkpoint was read: these are the sizes of the published {name}. As if it were stored in "
-            "another format: --quantization fp8_block, int4, …"
-        )
+        asked = {model.spec.runtime.quantization, target.shape.stored} - {"auto"}
+        other = "" if asked else f" As if stored in another format: --quantization {STORED_EXAMPLES}, …"
+        yield f"No checkpoint was read: these are the sizes of the published {name}.{other}"
     is_on_cpu = answer.device_name == hardware.THIS_MACHINE
     if target.is_manifest and may_use_gpu and model.spec.gpu.count and is_on_cpu:
         yield (

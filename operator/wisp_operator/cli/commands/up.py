@@ -61,7 +61,7 @@ class NoBrowser(WispError):
 @click.option(
     "--api-keys",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with one key a line, for models with spec.access.",
+    help="File with one key a line, for models with spec.access.apiKeySecretRef.",
 )
 @click.option(
     "--allow-origin",

@@ -9,7 +9,7 @@ import pytest
 from fake_engine import live_server
 
 from wisp_runtime.config import ServeConfig
-from wisp_runtime.server.process import access_warning
+from wisp_runtime.server.process import access_line
 
 KEYS = ["first", "second"]
 ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
@@ -81,13 +81,20 @@ def test_the_official_clients_send_their_key(server):
         ({"host": "10.0.0.7"}, "10.0.0.7", True),
         ({"host": "localhost"}, "127.0.0.1", False),
         ({"host": "::1"}, "::1", False),
-        ({"api_key": ("ab" * 32,)}, "0.0.0.0", False),
         ({"pod_token_sha256": ("ab" * 32,)}, "0.0.0.0", False),  # a pod of the operator
     ],
 )
 def test_a_server_that_others_reach_without_a_key_says_so(settings, address, is_open):
-    said = access_warning(ServeConfig(model="m", **settings), address)
+    said = access_line(ServeConfig(model="m", **settings), address)
     remedies = (
         "--host 127.0.0.1 lets in this machine alone, --api-key KEY (WISP_API_KEY) callers with the key."
     )
     assert said.endswith(remedies) == bool(said) == is_open
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"), [(1, "requests need the key of"), (2, "requests need one of 2 keys of")]
+)
+def test_a_server_with_keys_says_so_wherever_it_listens(keys, said):
+    config = ServeConfig(model="m", api_key=("ab" * 32,) * keys)
+    assert all(access_line(config, address).startswith(said) for address in ("0.0.0.0", "127.0.0.1"))
