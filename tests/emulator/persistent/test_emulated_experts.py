@@ -206,7 +206,7 @@ FORGOTTEN = {  # part of the kernel, what waits, what stands there instead
     "nothing": ("router", "", ""),
     "the list": ("expert_gate_up", "stream.detector.wait(shared_address(&routing.listed)", "(void)(0"),
     "the logits": ("router", "are_there &= bits != kNotYet;", ""),
-    "to make logits unwritten": ("router", "store(c, c.layer + 1, sequence, expert, kNotYet);", ""),
+    "to make logits unwritten": ("router", "store(c, c.layer + 1, sequence, row, kNotYet);", ""),
     "the residual": (
         "router",
         "c.detector.until([&] { return load_barriers_passed(passed) >= c.phase; }",
