@@ -168,7 +168,7 @@ def test_requests_that_the_engine_has_not_read_yet_are_not_encoded():
             await asyncio.gather(*following, return_exceptions=True)
             return waiting_bytes
 
-    assert asyncio.run(run()) < 1 << 20  # 8 MB if all were encoded at once
+    assert asyncio.run(run()) < 4 << 20  # 8 MB if all were encoded at once; when busy, 2 in a frame
 
 
 def test_an_abort_ends_the_stream_and_frees_the_blocks():
