@@ -143,13 +143,12 @@ def repeated_layers(spec: ModelSpec) -> RepeatedLayers | None:
 
 def _windowed_layers(spec: ModelSpec) -> RepeatedLayers | None:
     """Return the layers of a decoder of which the last of each few sees all tokens; None for any other."""
-    wide = [
-        replace(layer.mixer, window=None) for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)
-    ]
-    windows = [layer.mixer.window for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+    attentions = [layer.mixer for layer in spec.layers if isinstance(layer.mixer, AttentionSpec)]
+    windows = [attention.window for attention in attentions]
+    others = {replace(attention, window=None) for attention in attentions}
     first = spec.layers[0]
-    are_alike = len(set(wide)) == 1 and len({(layer.ffn, layer.norms) for layer in spec.layers}) == 1
-    if len(wide) < len(spec.layers) or not are_alike or not isinstance(first.ffn, DenseSpec | MoeSpec):
+    are_alike = len(others) == len({(layer.ffn, layer.norms) for layer in spec.layers}) == 1
+    if len(attentions) < len(spec.layers) or not are_alike or not isinstance(first.ffn, DenseSpec | MoeSpec):
         return None
     if None not in windows or windows[0] is None:
         return None
@@ -157,8 +156,7 @@ def _windowed_layers(spec: ModelSpec) -> RepeatedLayers | None:
     repeated = [None if index % period == period - 1 else windows[0] for index in range(len(windows))]
     if windows != repeated:
         return None
-    attention = replace(wide[0], window=windows[0])
-    return RepeatedLayers(attention, first.ffn, first.norms, window_period=period)
+    return RepeatedLayers(attentions[0], first.ffn, first.norms, window_period=period)
 
 
 def dense_decoder(
