@@ -181,3 +181,6 @@ SHAPES: MappingProxyType[str, Config] = MappingProxyType(
     }
 )
 """Config by name, the largest family first."""
+
+PUBLISHED = tuple(name for name in SHAPES if name != "toy")
+"""Names of the published ones."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from wisp_operator.errors import SourceError
 from wisp_operator.local.machine import hardware
 from wisp_plan.checkpoint.index import TensorIndex
 from wisp_plan.gguf.files import SUFFIX
-from wisp_plan.presets import SHAPES, nearest_shape, shape_spec
+from wisp_plan.presets import PUBLISHED, SHAPES, nearest_shape, shape_spec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.stored_presets import STORED_SCHEMES, stored_as
 
@@ -114,10 +113,9 @@ def _shape(text: str, chosen: dict[str, Any]) -> Target:
 def _unknown(text: str) -> str:
     if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not Path(text).parent.exists():
         return f"{text} is not there. A repository of the hub is named by hf://{text}."
-    shapes: Sequence[str] = [name for name in SHAPES if name != "toy"]
     return (
         f"{text} is not there. TARGET is {KINDS}, or a published model's shape{nearest_shape(text)}: "
-        f"{', '.join(shapes)}."
+        f"{', '.join(PUBLISHED)}."
     )
 
 

@@ -21,7 +21,7 @@ from wisp_plan.errors import PlanError, UnknownCard
 from wisp_plan.fit.verdict import Fit
 from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, find_card
-from wisp_plan.presets import SHAPES
+from wisp_plan.presets import PUBLISHED
 from wisp_plan.stored_presets import STORED_SCHEMES
 
 REFUSED, UNKNOWN = 1, 2  # exit codes
@@ -34,7 +34,7 @@ Examples:
   wisp fit ./my-model --device cpu --json
   wisp fit qwen3.6-35b-a3b --gpu h100 --quantization fp8_block
 
-Published shapes: {", ".join(name for name in SHAPES if name != "toy")}.
+Published shapes: {", ".join(PUBLISHED)}.
 
 Exit codes: 0 everything fits, 1 something does not, or it or its GPU is refused, 2 it cannot be known.
 """
