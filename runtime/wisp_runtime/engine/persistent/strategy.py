@@ -113,19 +113,32 @@ def select_strategy(
     if limits.separate_prefill_decode:
         return _select_deterministic(why_not, forward_pass, ops, limits)
     is_asked_for = requested == "persistent"
-    kernel = why_not or _load_if_compiled(forward_pass, ops, limits, must_be_timed=not is_asked_for)
-    if not isinstance(kernel, str):
-        best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
-        if not is_asked_for:
-            kernel.max_sequences = min(kernel.max_sequences, kernel.faster_up_to)
-        why_not = _difference(forward_pass, kernel, ops, limits)
-        if why_not is None:
-            kernel.max_context_tokens, forward_pass.persistent = best_up_to, kernel
-            return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
-        kernel = why_not
+    strategy = why_not or _select_persistent(forward_pass, ops, limits, is_asked_for=is_asked_for)
+    if isinstance(strategy, DecodeStrategy):
+        return strategy
     if is_asked_for:
-        raise ConfigError(f"--decode-path persistent: {kernel.removesuffix('.')}.")
-    return DecodeStrategy("general", kernel)
+        raise ConfigError(f"--decode-path persistent: {strategy.removesuffix('.')}.")
+    return DecodeStrategy("general", strategy)
+
+
+def _select_persistent(
+    forward_pass: ForwardPass, ops: Ops, limits: Limits, *, is_asked_for: bool
+) -> DecodeStrategy | str:
+    """Give ``forward_pass`` the persistent kernel; the reason where there is no sound one.
+
+    Args:
+        is_asked_for: whether to take one that was never timed, or is slower, for all sequences it computes.
+    """
+    kernel = _load_if_compiled(forward_pass, ops, limits, must_be_timed=not is_asked_for)
+    if isinstance(kernel, str):
+        return kernel
+    best_up_to, kernel.max_context_tokens = kernel.max_context_tokens, sys.maxsize
+    if not is_asked_for:
+        kernel.max_sequences = min(kernel.max_sequences, kernel.faster_up_to)
+    if why_not := _difference(forward_pass, kernel, ops, limits):
+        return why_not
+    kernel.max_context_tokens, forward_pass.persistent = best_up_to, kernel
+    return DecodeStrategy("persistent", "", kernel.max_sequences, best_up_to)
 
 
 def _select_deterministic(
