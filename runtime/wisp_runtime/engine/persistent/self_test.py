@@ -7,18 +7,18 @@ a prompt of some 2,000 tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from wisp_plan.memory.cache import CacheSizes
 from wisp_plan.spec.moe import MoeSpec
-from wisp_runtime.batch import Batch
+from wisp_runtime.batch import Array, Batch
 from wisp_runtime.engine.cache.blocks import blocks_for
 from wisp_runtime.engine.cache.sequence_cache import SequenceCache
 from wisp_runtime.engine.execution.forward import ForwardPass
-from wisp_runtime.engine.execution.packing import pack
+from wisp_runtime.engine.execution.packing import pack, with_fields
 from wisp_runtime.engine.scheduling.plan import Chunk, Limits, Plan
 from wisp_runtime.engine.scheduling.sequence import Sequence
 from wisp_runtime.engine.transport.messages import Submit
@@ -39,7 +39,8 @@ _MIN_COSINE = 0.99
 _MIN_MIXTURE_COSINE = 0.9
 """The same of a mixture of experts: where two experts of a token are nearly equal, the paths, which round in
 other places, choose either, and each layer then adds a few hundredths."""
-_ARRAYS = ("tokens", "positions", "slots", "query_starts", "context_lengths", "block_tables", "logit_rows")
+_ARRAYS = ("tokens", "positions", "query_starts", "context_lengths", "logit_rows")
+_GROUP_ARRAYS = ("slots", "block_tables")
 
 
 def compare_logits(
@@ -142,14 +143,10 @@ def _batch(ops: Ops, plan: Plan, block_tokens: int) -> Batch:
     """Lay out ``plan`` on the device."""
     host = pack(plan, block_tokens)
     names = _ARRAYS if host.state_slots is None else (*_ARRAYS, "state_slots")
-    placed = replace(host, **{name: ops.from_host(getattr(host, name)) for name in names})
-    others = (
-        replace(
-            placed,
-            other_groups=(),
-            slots=ops.from_host(other.slots),
-            block_tables=ops.from_host(other.block_tables),
-        )
-        for other in host.other_groups
-    )
-    return replace(placed, other_groups=tuple(others))
+
+    def placed(batch: Batch, names: Iterable[str]) -> dict[str, Array]:
+        return {name: ops.from_host(getattr(batch, name)) for name in names}
+
+    batch = with_fields(host, **placed(host, names))
+    others = tuple(replace(other, **placed(other, _GROUP_ARRAYS)) for other in batch.other_groups)
+    return replace(batch, **placed(batch, _GROUP_ARRAYS), other_groups=others)
