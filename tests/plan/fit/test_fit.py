@@ -301,7 +301,7 @@ def test_a_kv_cache_that_was_set_too_small_is_named_as_the_reason(spec_of, reque
         ),
         ({"kv_dtype": "fp8"}, "kvCacheDtype (--kv-cache-dtype): fp8 cannot be served on this device yet"),
         ({"kv_bf16_layers": 1}, "kvCacheBf16Layers (--kv-cache-bf16-layers) is 1, and all layers are bf16"),
-        ({"kv_dtypes_available": ()}, "no format at all"),
+        ({"kv_dtypes_available": ()}, "so no format can be served on it"),
     ],
 )
 def test_a_request_that_memory_cannot_satisfy_is_refused(spec_of, change, said):
