@@ -39,7 +39,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     require_repeated,
 )
 from wisp_runtime.ops.cuda.persistent.model import kernel_model, max_sequences
-from wisp_runtime.ops.protocol.row_permutation import fused_permutation
+from wisp_runtime.ops.protocol.weights.row_permutation import fused_permutation
 from wisp_runtime.ops.reference.packing import pack, permuted_rows
 
 BF16 = ml_dtypes.bfloat16

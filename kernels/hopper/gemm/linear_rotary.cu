@@ -2,7 +2,7 @@
 // linear_rotary_[tall_]n<tokens> for each tile.
 //
 //   x    : [N, in] bf16, as in linear.cu     W : [(Hq + 2 Hkv) Dh, in] bf16, tiled; rows
-//          interleaved as rope_interleaved_<Dh> of ops/protocol/upload.py
+//          interleaved as rope_interleaved_<Dh> of ops/protocol/weights/row_permutation.py
 //   bias : [(Hq + 2 Hkv) Dh] bf16 in the same order, or null
 //   y    : [N, out_columns] bf16, the first Hq Dh columns of a row: q. Columns after them are left alone
 //   cosines, sines : [S, Dh / 2] float32     positions : [N] int32     slots : [N] int64, -1 writes nothing

@@ -1,10 +1,10 @@
 // rotary_epilogue.cuh: epilogue of the fused QKV + RoPE GEMM: RoPE on Q and K, Q to the output, K and V to the paged
 // cache.
 //
-// A head's rows are interleaved as rope_interleaved_<Dh> of ops/protocol/upload.py (heads of 64 are so in checkpoint
-// order): row tile t of a head has channels 32 t to 32 t + 31 of its first half, then the 32 that RoPE pairs with them.
-// So a row tile is of one head, and a thread finds both channels of a pair in the rows that its warpgroup has just
-// transposed.
+// A head's rows are interleaved as rope_interleaved_<Dh> of ops/protocol/weights/row_permutation.py (heads of 64 are so
+// in checkpoint order): row tile t of a head has channels 32 t to 32 t + 31 of its first half, then the 32 that RoPE
+// pairs with them. So a row tile is of one head, and a thread finds both channels of a pair in the rows that its
+// warpgroup has just transposed.
 #pragma once
 
 #include "epilogue.cuh"

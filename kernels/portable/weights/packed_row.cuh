@@ -1,4 +1,4 @@
-// packed_row.cuh: position of a checkpoint's row among the rows of a packed matrix (ops/protocol/row_permutation.py).
+// packed_row.cuh: a checkpoint's row's position among a packed matrix's (ops/protocol/weights/row_permutation.py).
 #pragma once
 
 // `order`: 0 plain; 1 gate, 2 up: one half of a gate_up matrix, interleaved by eight rows; else the rows of a head, its

@@ -22,7 +22,7 @@ GPU_CHUNK_BYTES = 8 * MIB
 MAX_GPU_BUFFERS = 16
 
 HOST_THREADS, HOST_CHUNK_BYTES = 4, MIB
-"""Threads of the CPU's uploader, and bytes of their reads (``ops/protocol/upload.py``)."""
+"""Threads of the CPU's uploader, and bytes of their reads (``ops/protocol/weights/upload.py``)."""
 
 DEQUANTIZED_BYTES = 10
 """Bytes a weight while it is dequantized on the host: codes, float32, scales spread over their blocks."""

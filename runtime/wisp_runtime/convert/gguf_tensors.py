@@ -15,7 +15,7 @@ from wisp_plan.gguf.tensor_types import BLOCK_TYPES
 from wisp_runtime.batch import Array
 from wisp_runtime.convert.writer import PendingTensor
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, page_aligned
+from wisp_runtime.ops.protocol.weights.upload import PAGE_BYTES, SLACK_BYTES, STORED, page_aligned
 from wisp_runtime.weights.files import Files
 from wisp_runtime.weights.gguf_blocks.bits import ScaleInvalid
 from wisp_runtime.weights.gguf_blocks.dequantize import dequantize

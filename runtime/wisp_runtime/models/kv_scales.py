@@ -18,7 +18,7 @@ from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.spec.model import ModelSpec
 from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.layers.cache import KvScales
-from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.ops.protocol.weights.upload import STORED
 
 _NAMES = (
     re.compile(r"(?:^|\.)layers\.(\d+)\.[\w.]*kv_scale$"),

@@ -11,7 +11,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.expert_load import ExpertLoad
 from wisp_runtime.ops.protocol.attention import RopeTable
-from wisp_runtime.ops.protocol.weights import NamedWeights
+from wisp_runtime.ops.protocol.weights.storage import NamedWeights
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.weights.declaration import declare
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.ops.protocol.weights.upload import STORED
 from wisp_runtime.quantize.durable_file import durable_file
 from wisp_runtime.quantize.encoding import nvfp4_tensor_scale
 from wisp_runtime.quantize.factors import TensorFactors

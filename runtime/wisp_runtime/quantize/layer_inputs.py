@@ -23,7 +23,7 @@ from wisp_runtime.models.single_sequence import BLOCK_TOKENS, blocks_of, sequenc
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.protocol.attention import QkvProjection
 from wisp_runtime.ops.protocol.ops import Ops
-from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.ops.protocol.weights.upload import STORED
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import plan
 from wisp_runtime.weights.files import Files

@@ -12,7 +12,7 @@ import numpy as np
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.ops.protocol.weights.upload import STORED
 from wisp_runtime.quantize.encoding import nvfp4_tensor_scale
 from wisp_runtime.quantize.factors import NO_FACTORS, TensorFactors
 from wisp_runtime.quantize.formats import STORED_SCALE, TargetFormat

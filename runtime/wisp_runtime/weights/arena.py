@@ -9,8 +9,8 @@ from zlib import crc32
 
 from wisp_plan.spec.weight import WeightSpec, flat_index
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import WeightDestination
-from wisp_runtime.ops.protocol.weights import HeldWeight, WeightOps
+from wisp_runtime.ops.protocol.weights.storage import HeldWeight, WeightOps
+from wisp_runtime.ops.protocol.weights.upload import WeightDestination
 
 
 class Weights:

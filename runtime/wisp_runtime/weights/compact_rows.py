@@ -11,7 +11,7 @@ from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import CompactRows
+from wisp_runtime.ops.protocol.weights.upload import CompactRows
 from wisp_runtime.weights.dequantize import numbers_of, scales_of
 
 _E2M1 = ("mxfp4", "nvfp4")

@@ -13,7 +13,7 @@ from typing import Self
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES
+from wisp_runtime.ops.protocol.weights.upload import PAGE_BYTES
 from wisp_runtime.weights.chunks import ReadChunk
 
 

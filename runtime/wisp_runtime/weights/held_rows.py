@@ -14,7 +14,7 @@ from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import QuantizedRows
+from wisp_runtime.ops.protocol.weights.upload import QuantizedRows
 from wisp_runtime.ops.reference.quantizers import MAX_EXPONENT_BYTE, packed_e4m3, power_of_two
 from wisp_runtime.weights.dequantize import codes_of_rows, scales_of, zero_points_of
 

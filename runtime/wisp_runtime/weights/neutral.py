@@ -11,7 +11,7 @@ from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.weights.unread import Neutral, NeutralTensor
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, STORED
+from wisp_runtime.ops.protocol.weights.upload import PAGE_BYTES, STORED
 from wisp_runtime.weights.files import Files
 
 MAX_READ_BYTES = 256 << 10

@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, page_aligned
+from wisp_runtime.ops.protocol.weights.upload import PAGE_BYTES, SLACK_BYTES, STORED, page_aligned
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import ReadChunk
 from wisp_runtime.weights.files import Files

@@ -8,7 +8,7 @@ from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.quantization.scheme import Scheme
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import WeightsUnreadable
-from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.ops.protocol.weights.upload import STORED
 from wisp_runtime.weights.quantized_chunks import PartRead
 
 _DAMAGED = "The file is damaged: download it again."

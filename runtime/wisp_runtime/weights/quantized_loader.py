@@ -9,7 +9,7 @@ import numpy as np
 from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, QUANTIZED, STORED, WeightUploader
+from wisp_runtime.ops.protocol.weights.upload import PAGE_BYTES, QUANTIZED, STORED, WeightUploader
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.files import Files
 from wisp_runtime.weights.quantized_chunks import ROW_STEP, QuantizedChunk

@@ -12,7 +12,13 @@ from wisp_plan.quantization.compact_format import CompactFormat
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_plan.quantization.stored_format import VALUES
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, CompactRows, QuantizedRows
+from wisp_runtime.ops.protocol.weights.upload import (
+    PAGE_BYTES,
+    SLACK_BYTES,
+    STORED,
+    CompactRows,
+    QuantizedRows,
+)
 from wisp_runtime.weights.compact_rows import compact_rows
 from wisp_runtime.weights.dequantize import dequantize
 from wisp_runtime.weights.files import Files

@@ -1,7 +1,7 @@
 """Read a checkpoint's tensors, chunk by chunk in the order of the files, into a device's weights.
 
 Threads read, :mod:`.quantized_loader` what is quantized; the device's
-:class:`~wisp_runtime.ops.protocol.upload.WeightUploader` stores.
+:class:`~wisp_runtime.ops.protocol.weights.upload.WeightUploader` stores.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from wisp_runtime.ops.protocol.upload import WeightUploader
+from wisp_runtime.ops.protocol.weights.upload import WeightUploader
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import ReadChunk
 from wisp_runtime.weights.files import Files

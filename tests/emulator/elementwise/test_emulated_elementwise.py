@@ -16,7 +16,7 @@ from recurrent_cases import BF16
 
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import reference
-from wisp_runtime.ops.protocol.row_permutation import permuted_row
+from wisp_runtime.ops.protocol.weights.row_permutation import permuted_row
 from wisp_runtime.ops.reference.dense import silu
 
 pytestmark = needs_compiler

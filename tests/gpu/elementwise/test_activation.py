@@ -10,7 +10,7 @@ from wisp_runtime.errors import ShapeError  # noqa: E402
 from wisp_runtime.ops import reference  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, full_nan, to_device, to_host_float32  # noqa: E402
 from wisp_runtime.ops.cuda.elementwise.activation import Activate  # noqa: E402
-from wisp_runtime.ops.protocol.row_permutation import permuted_row  # noqa: E402
+from wisp_runtime.ops.protocol.weights.row_permutation import permuted_row  # noqa: E402
 from wisp_runtime.ops.reference.dense import silu  # noqa: E402
 
 HALF_ULP = 2**-8 * (1 + 1e-2)  # of bf16, relative, and the fast exponential's error

@@ -27,7 +27,7 @@ from wisp_runtime.ops.cuda.device.arena import Arenas, allocate  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_host  # noqa: E402
 from wisp_runtime.ops.cuda.weights import copy_engine  # noqa: E402
 from wisp_runtime.ops.cuda.weights.packing import unpack_rows  # noqa: E402
-from wisp_runtime.ops.protocol.row_permutation import fused_permutation  # noqa: E402
+from wisp_runtime.ops.protocol.weights.row_permutation import fused_permutation  # noqa: E402
 from wisp_runtime.ops.reference.packing import pack, permuted_rows  # noqa: E402
 from wisp_runtime.weights.arena import Weights  # noqa: E402
 from wisp_runtime.weights.chunks import plan  # noqa: E402

@@ -86,7 +86,7 @@ from wisp_runtime.errors import RuntimeFailure
 from wisp_runtime.ops.cuda.cuda_device import memory_of
 from wisp_runtime.ops.cuda.device.arena import Arenas
 from wisp_runtime.ops.cuda.device.gpu import open_gpu
-from wisp_runtime.ops.protocol.upload import WeightDestination
+from wisp_runtime.ops.protocol.weights.upload import WeightDestination
 
 device = open_gpu(0)
 ops = Arenas(device, fuses_rope=False)

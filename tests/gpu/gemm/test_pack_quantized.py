@@ -19,7 +19,7 @@ from wisp_runtime.ops.cuda.weights.quantized import (  # noqa: E402
     scratch_bytes,
 )
 from wisp_runtime.ops.cuda.weights.rounding import fill_quantized  # noqa: E402
-from wisp_runtime.ops.protocol.upload import QuantizedRows  # noqa: E402
+from wisp_runtime.ops.protocol.weights.upload import QuantizedRows  # noqa: E402
 from wisp_runtime.ops.reference import quantized_packing as reference  # noqa: E402
 from wisp_runtime.ops.reference.quantizers import quantize  # noqa: E402
 from wisp_runtime.ops.reference.random import random_values  # noqa: E402

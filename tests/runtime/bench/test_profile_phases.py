@@ -16,7 +16,7 @@ from wisp_runtime.bench.profile.svg import COLOURS
 from wisp_runtime.bench.profile.trace import ORDER, PHASES, HostClock, Span, TracedOps, Tracer
 from wisp_runtime.cli.profile import command
 from wisp_runtime.ops.protocol.ops import Ops
-from wisp_runtime.ops.protocol.weights import WeightOps
+from wisp_runtime.ops.protocol.weights.storage import WeightOps
 
 NOT_COMPUTED = {
     *("expert_counts", "counts_on_host", "joins_shared", "kv_arena", "state_arena"),

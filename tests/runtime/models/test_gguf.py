@@ -55,7 +55,7 @@ def test_every_family_loads_from_the_file_itself(tmp_path, architecture, kind):
 def test_tensors_of_one_weight_may_be_of_several_types(tmp_path, monkeypatch):
     """As in every Q4_K_M: Q and K in one type, V in another, and chunks of few rows keep heads whole."""
     monkeypatch.setattr(quantized_chunks, "ROW_STEP", 1)
-    monkeypatch.setattr("wisp_runtime.ops.protocol.upload.HostUploader.chunk_bytes", 1 << 10)
+    monkeypatch.setattr("wisp_runtime.ops.protocol.weights.upload.HostUploader.chunk_bytes", 1 << 10)
     write_gguf(tmp_path / "m.gguf", sizes=WIDE, kinds=MIXED)
     assert_equals_its_conversion(tmp_path / "m.gguf", tmp_path)
 

@@ -13,7 +13,7 @@ from wisp_plan.spec.weight import WeightSpec
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
-from wisp_runtime.ops.protocol.upload import CompactRows, WeightDestination
+from wisp_runtime.ops.protocol.weights.upload import CompactRows, WeightDestination
 
 OPS, THREADED = CpuOps(threads=1), CpuOps(threads=2)
 E, K, D, F = 16, 4, 48, 40

@@ -12,7 +12,7 @@ from wisp_plan.checkpoint.directory import read_directory
 from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.models.load import load_model, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.ops.protocol.weights.upload import STORED
 
 CONFIG = {
     "architectures": ["Qwen2ForCausalLM"],

@@ -7,7 +7,7 @@ import pytest
 
 from wisp_plan.checkpoint.header import TensorInfo
 from wisp_plan.spec.weight import WeightSource, WeightSpec, part_of, stacked
-from wisp_runtime.ops.protocol.upload import STORED
+from wisp_runtime.ops.protocol.weights.upload import STORED
 from wisp_runtime.weights.chunks import plan
 
 

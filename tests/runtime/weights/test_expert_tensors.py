@@ -19,7 +19,7 @@ from wisp_plan.weights.held import hold
 from wisp_plan.weights.stored import TRANSPOSED, as_stored
 from wisp_plan.weights.tensors import tensors_of
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.ops.protocol.row_permutation import fused_permutation, permuted_row
+from wisp_runtime.ops.protocol.weights.row_permutation import fused_permutation, permuted_row
 from wisp_runtime.ops.reference.quantized_packing import E2M1
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import plan

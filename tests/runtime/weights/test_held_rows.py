@@ -21,7 +21,7 @@ from wisp_runtime.errors import WeightsUnreadable
 from wisp_runtime.models.load import load_model, open_checkpoint, read_spec
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
-from wisp_runtime.ops.protocol.upload import SLACK_BYTES, QuantizedRows
+from wisp_runtime.ops.protocol.weights.upload import SLACK_BYTES, QuantizedRows
 from wisp_runtime.ops.reference.quantized_packing import QuantizedMatrix, dequantize
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.files import Files

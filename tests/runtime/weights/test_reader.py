@@ -24,8 +24,14 @@ from wisp_plan.weights.tensors import expected_tensors
 from wisp_runtime.errors import ShapeError, WeightsUnreadable
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
-from wisp_runtime.ops.protocol.row_permutation import fused_permutation, permuted_row
-from wisp_runtime.ops.protocol.upload import PAGE_BYTES, SLACK_BYTES, STORED, WeightDestination, page_aligned
+from wisp_runtime.ops.protocol.weights.row_permutation import fused_permutation, permuted_row
+from wisp_runtime.ops.protocol.weights.upload import (
+    PAGE_BYTES,
+    SLACK_BYTES,
+    STORED,
+    WeightDestination,
+    page_aligned,
+)
 from wisp_runtime.weights.arena import Weights
 from wisp_runtime.weights.chunks import plan
 from wisp_runtime.weights.reader import Files, WeightReader

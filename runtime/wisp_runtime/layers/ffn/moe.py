@@ -11,7 +11,7 @@ from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.ffn.dense import DenseMLP
 from wisp_runtime.layers.linear import Linear
 from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights
-from wisp_runtime.ops.protocol.weights import HeldWeight
+from wisp_runtime.ops.protocol.weights.storage import HeldWeight
 
 
 class MixtureOfExperts:

@@ -30,15 +30,15 @@ from wisp_runtime.ops.cpu.threads import Workers, available_threads
 from wisp_runtime.ops.protocol import checks
 from wisp_runtime.ops.protocol.attention import Encodings, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
-from wisp_runtime.ops.protocol.row_permutation import RowPermutation
-from wisp_runtime.ops.protocol.upload import (
+from wisp_runtime.ops.protocol.weights.row_permutation import RowPermutation
+from wisp_runtime.ops.protocol.weights.storage import NamedWeights
+from wisp_runtime.ops.protocol.weights.upload import (
     STORED,
     CompactRows,
     HostUploader,
     WeightDestination,
     WeightUploader,
 )
-from wisp_runtime.ops.protocol.weights import NamedWeights
 
 _ALIGNMENT_BYTES = 64
 _NUMBERS_AT_ONCE = 1 << 20

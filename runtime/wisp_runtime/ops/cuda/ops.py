@@ -46,7 +46,7 @@ from wisp_runtime.ops.cuda.scaling import Scaling
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.protocol.attention import Encodings, KvCache, RopeTable
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
-from wisp_runtime.ops.protocol.weights import NamedWeights
+from wisp_runtime.ops.protocol.weights.storage import NamedWeights
 
 _NEEDED = (
     *("pack", "embedding", "rmsnorm", "add_rmsnorm", "linear", "linear_swiglu", "linear_logits"),

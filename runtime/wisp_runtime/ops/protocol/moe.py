@@ -9,7 +9,7 @@ from wisp_plan.spec.ffn import Activation
 from wisp_plan.spec.moe import RouterSpec
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.protocol.gemm import Matrix
-from wisp_runtime.ops.protocol.weights import HeldWeight
+from wisp_runtime.ops.protocol.weights.storage import HeldWeight
 
 
 @dataclass(frozen=True, slots=True)

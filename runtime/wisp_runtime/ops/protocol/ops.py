@@ -13,7 +13,7 @@ from wisp_runtime.ops.protocol.moe import MoeOps
 from wisp_runtime.ops.protocol.persistent import PersistentKernel
 from wisp_runtime.ops.protocol.recurrent import RecurrentOps
 from wisp_runtime.ops.protocol.sampling import SamplingOps
-from wisp_runtime.ops.protocol.weights import NamedWeights, WeightOps
+from wisp_runtime.ops.protocol.weights.storage import NamedWeights, WeightOps
 
 
 class Ops(

@@ -13,7 +13,7 @@ import numpy as np
 
 from wisp_plan.weights.layout import BLOCK, packed_shape
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.row_permutation import RowPermutation, permuted_row
+from wisp_runtime.ops.protocol.weights.row_permutation import RowPermutation, permuted_row
 
 _CHUNK = 8  # elements of 2 bytes in 16 bytes
 _CHUNKS = BLOCK // _CHUNK

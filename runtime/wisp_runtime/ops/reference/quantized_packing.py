@@ -27,7 +27,7 @@ import numpy as np
 
 from wisp_plan.quantization.packed_format import CODE_BYTES, TILE_ROWS, PackedFormat
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.row_permutation import RowPermutation
+from wisp_runtime.ops.protocol.weights.row_permutation import RowPermutation
 from wisp_runtime.ops.reference.field_packing import pack_fields, unpack_fields
 from wisp_runtime.ops.reference.packing import permuted_rows
 

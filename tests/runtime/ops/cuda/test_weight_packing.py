@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from wisp_plan.weights.layout import packed_elements
-from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
+from wisp_runtime.ops.protocol.weights.row_permutation import interleaved_head_size
 from wisp_runtime.ops.reference.packing import pack, permuted_rows, unpack
 
 RANDOM = np.random.default_rng(11)

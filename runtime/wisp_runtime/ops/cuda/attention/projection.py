@@ -12,7 +12,7 @@ from wisp_runtime.ops.cuda.gemm.linear import Linear
 from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE
 from wisp_runtime.ops.cuda.kv_cache.quantized_kv import QuantizedKv
 from wisp_runtime.ops.protocol.attention import KvCache, QkvProjection
-from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size
+from wisp_runtime.ops.protocol.weights.row_permutation import interleaved_head_size
 
 MAX_FUSED_ROPE_TOKENS = 768
 """Tokens of a GEMM that applies RoPE itself: of more, fetching angles delays it longer than a launch."""

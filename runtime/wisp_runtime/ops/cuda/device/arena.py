@@ -26,13 +26,13 @@ from wisp_runtime.ops.cuda.weights.copy_engine import gpu_uploader
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage, clear_padding
 from wisp_runtime.ops.cuda.weights.rounding import fill_quantized
-from wisp_runtime.ops.protocol.row_permutation import (
+from wisp_runtime.ops.protocol.weights.row_permutation import (
     RowPermutation,
     fused_permutation,
     interleaved_head_size,
 )
-from wisp_runtime.ops.protocol.upload import STORED, WeightDestination, WeightUploader
-from wisp_runtime.ops.protocol.weights import HeldWeight
+from wisp_runtime.ops.protocol.weights.storage import HeldWeight
+from wisp_runtime.ops.protocol.weights.upload import STORED, WeightDestination, WeightUploader
 from wisp_runtime.ops.reference.random import random_scale, random_values
 
 _FILL_THREADS = 256

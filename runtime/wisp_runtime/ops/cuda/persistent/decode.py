@@ -50,7 +50,7 @@ from wisp_runtime.ops.cuda.persistent.model import (
 )
 from wisp_runtime.ops.cuda.persistent.weights import device_table, expert_strides, weight_format_of
 from wisp_runtime.ops.protocol.attention import KvEncoding, RopeTable
-from wisp_runtime.ops.protocol.weights import NamedWeights
+from wisp_runtime.ops.protocol.weights.storage import NamedWeights
 
 _OP = "persistent_decode"
 _TILE_TOKENS = 16

@@ -19,7 +19,7 @@ from wisp_plan.spec.model import NOT_REPEATED, ModelSpec, RepeatedLayers, repeat
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
 from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_repeated
-from wisp_runtime.ops.protocol.row_permutation import fused_permutation, interleaved_head_size
+from wisp_runtime.ops.protocol.weights.row_permutation import fused_permutation, interleaved_head_size
 
 MAX_SEQUENCES = WIDTHS[-1]
 """Sequences of a step."""

@@ -26,7 +26,7 @@ from wisp_runtime.ops.cuda.persistent.model import step_format
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.attention import KvEncoding
-from wisp_runtime.ops.protocol.weights import HeldWeight, NamedWeights
+from wisp_runtime.ops.protocol.weights.storage import HeldWeight, NamedWeights
 
 
 def device_table(weights: NamedWeights, spec: ModelSpec, encodings: Sequence[KvEncoding]) -> Array:

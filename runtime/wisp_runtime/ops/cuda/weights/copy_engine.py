@@ -25,8 +25,8 @@ from wisp_runtime.ops.cuda.weights.packing import pack_rows
 from wisp_runtime.ops.cuda.weights.pipelined_uploader import PipelinedUploader
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage, carve, carved_bytes, pack_quantized
 from wisp_runtime.ops.cuda.weights.rounding import Rounding
-from wisp_runtime.ops.protocol.row_permutation import interleaved_head_size, permuted_row
-from wisp_runtime.ops.protocol.upload import SLACK_BYTES, STORED, QuantizedRows, WeightDestination
+from wisp_runtime.ops.protocol.weights.row_permutation import interleaved_head_size, permuted_row
+from wisp_runtime.ops.protocol.weights.upload import SLACK_BYTES, STORED, QuantizedRows, WeightDestination
 
 _SLOT_BYTES = CHUNK_BYTES + SLACK_BYTES
 _MIN_THREADS, _MAX_THREADS = 4, 12  # 12 read the page cache of an H200's host at 37 GB/s

@@ -17,7 +17,7 @@ from wisp_runtime.ops.cuda.device.arrays import BF16
 from wisp_runtime.ops.cuda.device.checks import require, require_aligned, require_true
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.device.manifest import constants
-from wisp_runtime.ops.protocol.row_permutation import RowPermutation, interleaved_head_size
+from wisp_runtime.ops.protocol.weights.row_permutation import RowPermutation, interleaved_head_size
 
 _THREADS = constants()["pack_threads"]
 _BLOCKS_AT_ONCE, _ROWS_AT_ONCE = constants()["pack_tiles"], _THREADS // 8  # share of a thread block

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from wisp_runtime.batch import Array
 from wisp_runtime.errors import ShapeError
-from wisp_runtime.ops.protocol.upload import Fill, QuantizedRows, WeightDestination
+from wisp_runtime.ops.protocol.weights.upload import Fill, QuantizedRows, WeightDestination
 
 
 class CopyEngine(Protocol):
@@ -37,7 +37,7 @@ class CopyEngine(Protocol):
 
 
 class PipelinedUploader:
-    """Implementation of :class:`~wisp_runtime.ops.protocol.upload.WeightUploader` over a copy engine.
+    """Implementation of :class:`~wisp_runtime.ops.protocol.weights.upload.WeightUploader` over a copy engine.
 
     A thread that has sent a buffer goes on with another one.
 

@@ -24,8 +24,8 @@ from wisp_runtime.ops.cuda.device.driver import ok, translate
 from wisp_runtime.ops.cuda.device.gpu import Gpu
 from wisp_runtime.ops.cuda.weights.packing import check_rows, row_runs
 from wisp_runtime.ops.cuda.weights.quantized_arguments import PackArguments, QuantizeArguments
-from wisp_runtime.ops.protocol.row_permutation import RowPermutation
-from wisp_runtime.ops.protocol.upload import QuantizedRows
+from wisp_runtime.ops.protocol.weights.row_permutation import RowPermutation
+from wisp_runtime.ops.protocol.weights.upload import QuantizedRows
 
 _THREADS = 256
 _STEP = 16  # columns that a thread has at once

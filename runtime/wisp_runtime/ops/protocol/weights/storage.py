@@ -6,8 +6,8 @@ from typing import Any, Protocol
 
 from wisp_plan.spec.weight import WeightSpec
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.row_permutation import RowPermutation
-from wisp_runtime.ops.protocol.upload import WeightDestination, WeightUploader
+from wisp_runtime.ops.protocol.weights.row_permutation import RowPermutation
+from wisp_runtime.ops.protocol.weights.upload import WeightDestination, WeightUploader
 
 HeldWeight = Any  # an Array, a Matrix, or a tuple of matrices of a weight [E, out, in]
 

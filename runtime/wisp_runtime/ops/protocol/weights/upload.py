@@ -16,7 +16,7 @@ import numpy as np
 from wisp_plan.gguf.tensor_types import BLOCK_TYPES
 from wisp_plan.memory.loading import HOST_CHUNK_BYTES, HOST_THREADS
 from wisp_runtime.batch import Array
-from wisp_runtime.ops.protocol.row_permutation import RowPermutation
+from wisp_runtime.ops.protocol.weights.row_permutation import RowPermutation
 
 
 @dataclass(frozen=True, slots=True)

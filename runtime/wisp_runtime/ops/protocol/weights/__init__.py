@@ -1,0 +1,1 @@
+"""Weights of a device: memory for them, upload into it, and the order of their rows."""
