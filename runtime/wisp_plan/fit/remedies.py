@@ -7,13 +7,14 @@ to those that the runtime can serve (:attr:`FitRequest.formats_available`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from wisp_plan.errors import RequestInvalid
 from wisp_plan.fit.concurrency import resolve
 from wisp_plan.fit.request import FitRequest
 from wisp_plan.fit.resolve import MIN_CONTEXT_TOKENS, Candidate
+from wisp_plan.hardware.catalogue import Card
 from wisp_plan.hardware.gpus import DEFAULT_FRACTION, DRIVER_BYTES, proposable_cards, usable_bytes
 from wisp_plan.hardware.kernel_formats import kernel_formats
 from wisp_plan.kv_formats.layers import KV_FORMATS
@@ -186,7 +187,7 @@ def _other_concurrency(spec: ModelSpec, request: FitRequest, available_bytes: in
 
 
 def _hardware(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> Remedy:
-    """Name the memory that suffices when the default share of it may be used, and a card that has it."""
+    """Name the memory that suffices when the default share of it may be used, and cards that have it."""
     if request.device == "cpu":
         size = f"{math.ceil(candidate.required.total_bytes / DEFAULT_FRACTION / GIB)} GiB"
         return Remedy((("memory", size),), f"{size} of free memory")
@@ -194,22 +195,38 @@ def _hardware(spec: ModelSpec, request: FitRequest, candidate: Candidate) -> Rem
     anywhere = replace(request, context_bytes=None, sm_count=None)
     if more_cache is not None:
         anywhere = replace(anywhere, kv_cache_bytes=_mib(candidate) * MIB)
-    needed: dict[tuple[str, ...], Candidate | None] = {}
-    for card in proposable_cards():
-        formats = kernel_formats(card.hardware)
-        if formats not in needed:
-            changed = replace(anywhere, formats_available=formats)
-            needed[formats] = resolve(spec, changed, 0) if _is_servable(spec, changed) else None
-        least = needed[formats]
-        if least is not None and least.required.total_bytes <= usable_bytes(card):
-            text = f"gpu: a card of at least {_size(least)} (e.g. {card.name})"
-            remedy = Remedy((("gpu", card.name),), text)
-            return remedy if more_cache is None else remedy + more_cache
+    needed = _needed_by_formats(spec, anywhere)
+    cards = [card for card in proposable_cards() if _holds(card, needed[kernel_formats(card.hardware)])]
+    if cards and (least := needed[kernel_formats(cards[0].hardware)]):
+        text = f"gpu: a card of at least {_size(least)} (e.g. {_examples(cards)})"
+        remedy = Remedy((("gpu", cards[0].name),), text)
+        return remedy if more_cache is None else remedy + more_cache
     size = _size(candidate)
     lacking = (
         "which is more than any card that has kernels" if any(needed.values()) else "with kernels for that"
     )
     return Remedy((("gpu", size),), f"a GPU of at least {size}, {lacking}")
+
+
+def _needed_by_formats(spec: ModelSpec, request: FitRequest) -> dict[tuple[str, ...], Candidate | None]:
+    """Return the least that serves ``request`` with each card's kernels; None where they do not serve."""
+    needed: dict[tuple[str, ...], Candidate | None] = {}
+    for formats in {kernel_formats(card.hardware) for card in proposable_cards()}:
+        changed = replace(request, formats_available=formats)
+        needed[formats] = resolve(spec, changed, 0) if _is_servable(spec, changed) else None
+    return needed
+
+
+def _holds(card: Card, least: Candidate | None) -> bool:
+    return least is not None and least.required.total_bytes <= usable_bytes(card)
+
+
+def _examples(cards: Sequence[Card]) -> str:
+    """Name the first card; if no model has run on it, say so, and name the first on which one has."""
+    if cards[0].support == "runs":
+        return cards[0].name
+    tried = next((f"; the {card.name} is tried" for card in cards if card.support == "runs"), "")
+    return f"{cards[0].name}, on which no model has run yet{tried}"
 
 
 def _size(candidate: Candidate) -> str:

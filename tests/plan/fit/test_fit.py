@@ -23,6 +23,7 @@ from wisp_plan.units import GIB, MIB
 
 ALL_FORMATS = ("bf16", "fp8", "int8", "int4", "nvfp4")
 SEQUENCES = 32
+UNTRIED = "on which no model has run yet; the H200 is tried"
 # Of KV formats bf16 alone, so that each row shows its own remedy.
 request_of = partial(FitRequest, max_concurrent=SEQUENCES, kv_dtypes_available=("bf16",))
 EVERYTHING = request_of(formats_available=ALL_FORMATS, kv_dtypes_available=("bf16", "fp8"))
@@ -111,8 +112,13 @@ def test_the_sentence_of_a_model_that_fits(spec_of):
             ["quantization: fp8 and maxContext"],
         ),
         # formats that the runtime lacks are never proposed
-        ("llama-3-8b", "t4", request_of(quantization="bf16"), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
-        ("llama-3-8b", "t4", request_of(), ["gpu: a card of at least 19 GiB (e.g. L4)"]),
+        (
+            "llama-3-8b",
+            "t4",
+            request_of(quantization="bf16"),
+            ["gpu: a card of at least 19 GiB (e.g. L4, on"],
+        ),
+        ("llama-3-8b", "t4", request_of(), ["gpu: a card of at least 19 GiB (e.g. L4, on"]),
         # fewer sequences need less workspace for logits
         ("llama-3-8b", "l4", request_of(max_context=8192, max_concurrent=8192), ["maxConcurrent 2048"]),
     ],
@@ -151,11 +157,26 @@ def test_a_card_is_proposed_by_what_it_would_hold_itself(spec_of, monkeypatch):
     stored = replace(plain, quantization=Quantization("fp8", rules))
     request = request_of(max_context=4096)
     monkeypatch.setitem(KERNEL_FORMATS, "ampere", ("bf16",))
-    assert on("l4", stored, request).remedies[0].text == "gpu: a card of at least 36 GiB (e.g. L40S)"
+    assert (
+        on("l4", stored, request).remedies[0].text == f"gpu: a card of at least 36 GiB (e.g. L40S, {UNTRIED})"
+    )
     monkeypatch.setitem(KERNEL_FORMATS, "ada", ("bf16",))
     monkeypatch.setitem(KERNEL_FORMATS, "hopper", ("bf16",))
-    assert on("l4", stored, request).remedies[0].text == "gpu: a card of at least 65 GiB (e.g. A100-80GB)"
+    assert (
+        on("l4", stored, request).remedies[0].text
+        == f"gpu: a card of at least 65 GiB (e.g. A100-80GB, {UNTRIED})"
+    )
     assert dict(on("l4", plain, request).remedies[0].changes) == {"gpu": "A100-80GB"}
+
+
+@pytest.mark.parametrize(
+    ("layers", "examples"),
+    [(32, f"L4, {UNTRIED}"), (190, f"H100-NVL, {UNTRIED}"), (250, "H200")],  # 16, 91 and 119 GiB
+)
+def test_a_proposed_card_on_which_no_model_has_run_is_named_as_such(spec_of, layers, examples):
+    spec = spec_of("llama-3-8b", num_hidden_layers=layers)
+    fit = on("t4", spec, request_of(formats_available=(), max_context=4096))
+    assert fit.message.endswith(f" (e.g. {examples})")
 
 
 def test_a_model_beyond_every_card_is_refused(spec_of):
