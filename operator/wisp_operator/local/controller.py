@@ -23,7 +23,7 @@ from wisp_operator.core.access.tokens import TokenKeys
 from wisp_operator.core.demand import DemandAggregator
 from wisp_operator.core.fit.verdict import FitResult
 from wisp_operator.core.naming.grants import grant, leaving_names
-from wisp_operator.core.observation import Failure, Observation
+from wisp_operator.core.observation import Demand, Failure, Observation
 from wisp_operator.core.wake_spans import WakeSpans
 from wisp_operator.desired.deployment import deployment
 from wisp_operator.desired.settings import BuildSettings
@@ -227,16 +227,20 @@ class Controller:
         self, model: InferenceModel, observation: Observation, now: float
     ) -> tuple[Observation, autoscale.Decision]:
         """Decide on the observation; a model whose folder cannot be read is not tried until it can be."""
+        if not observation.live:
+            self._recheck(model, observation.demand, now)
         failure = self._path_failures.get(model.key)
         if failure is None or observation.live:
             return observation, autoscale.decide(model.spec, observation, now)
-        demand = observation.demand
-        is_asked = demand.waiting > 0 or (demand.idle_s is not None and demand.idle_s < ASKED_S)
-        is_due = self._rechecks[model.key].is_due(now, is_asked=is_asked)
-        if model.key not in self._fit_tasks and is_due:
-            self._schedule_fit_check(model)
         failed = replace(observation, last_failure=failure, crashes=0, fit=None)
         return failed, autoscale.Decision(0, "CrashBackOff")
+
+    def _recheck(self, model: InferenceModel, demand: Demand, now: float) -> None:
+        """Check a model that cannot run again, once due: its files or the free memory may have changed."""
+        recheck = self._rechecks.get(model.key)
+        is_asked = demand.waiting > 0 or (demand.idle_s is not None and demand.idle_s < ASKED_S)
+        if recheck and model.key not in self._fit_tasks and recheck.is_due(now, is_asked=is_asked):
+            self._schedule_fit_check(model)
 
     def _schedule_fit_check(self, model: InferenceModel) -> asyncio.Task[None]:
         """Check a model in the background; a check of its former spec is ended."""
@@ -258,13 +262,12 @@ class Controller:
                 del self._fit_tasks[model.key]
         if history := self._histories.get(model.key):
             history.fit = result.report
+            before, took_s = self._rechecks.pop(model.key, None), time.monotonic() - began_s
+            self._path_failures.pop(model.key, None)
             if failure := path_failure(model, result):
                 self._path_failures[model.key] = failure
-                took_s = time.monotonic() - began_s
-                self._rechecks[model.key] = next_check(self._rechecks.get(model.key), time.time(), took_s)
-            else:
-                self._rechecks.pop(model.key, None)
-                self._path_failures.pop(model.key, None)
+            if failure or result.report.verdict == "DoesNotFit":
+                self._rechecks[model.key] = next_check(before, time.time(), took_s)
         self.wake()
 
     def _remove(self, key: str) -> None:

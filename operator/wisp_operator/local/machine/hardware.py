@@ -93,6 +93,24 @@ def require_gpu(choice: Choice, gpus: list[Card]) -> None:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """Result of a model's last check, and what it depended on."""
+
+    model: InferenceModel
+    device: verdict.Device
+    result: verdict.FitResult
+
+    def holds(self, model: InferenceModel, device: verdict.Device) -> bool:
+        """Return whether ``model`` did not fit, and lacks the memory that it lacked still."""
+        report, before = self.result.report, self.device
+        if report.verdict != "DoesNotFit" or self.model != model:
+            return False
+        is_same_kind = (before.kind, before.name) == (device.kind, device.name)
+        missing_bytes, more_bytes = -report.headroom_bytes, device.available_bytes - before.available_bytes
+        return is_same_kind and (missing_bytes <= 0 or more_bytes < missing_bytes)
+
+
 class LocalFitChecker:
     """Checks whether models fit this machine.
 
@@ -105,15 +123,27 @@ class LocalFitChecker:
         self._cards = cards()
         require_gpu(choice, self._cards)
         self._warned: set[str] = set()
+        self._answers: dict[str, _Answer] = {}
         self._semaphore = asyncio.Semaphore(MAX_CONCURRENT_CHECKS)
 
     async def __call__(self, model: InferenceModel) -> verdict.FitResult:
         """Check in a child process whether ``model`` fits; may read from the network.
 
-        GPUs and their free memory are those of this program's start, the CPU's memory is that of now.
+        A model that did not fit is checked again only once the missing memory, or another GPU, is there. Of a
+        GPU's free memory the most that was seen since the start counts: this session's pods take of it, and
+        give it back; the CPU's is that of now.
         """
+        self._cards = _most_free(self._cards, await asyncio.to_thread(cards))
         self._warn_without_gpu(model)
         device = device_for(model.spec.gpu, self._choice, self._cards)
+        last = self._answers.get(model.key)
+        if last is not None and last.holds(model, device):
+            return last.result
+        result = await self._check(model, device)
+        self._answers[model.key] = _Answer(model, device, result)
+        return result
+
+    async def _check(self, model: InferenceModel, device: verdict.Device) -> verdict.FitResult:
         token = config.hub_token() or ""
         job = FitJob(model, {"": device}, hub_endpoint=config.hub_endpoint(), hub_token=token)
         try:
@@ -140,6 +170,13 @@ def files_of(model: InferenceModel) -> sources.Files | None:
         SourceError: the configured hub is no URL.
     """
     return sources.files_of(model.spec.model, endpoint=config.hub_endpoint(), token=config.hub_token() or "")
+
+
+def _most_free(before: list[Card], now: list[Card]) -> list[Card]:
+    """Return the GPUs of ``now``, each with the larger free memory; ``before`` if the driver lists none."""
+    if [card.name for card in before] != [card.name for card in now]:
+        return now or before
+    return [max(pair, key=lambda card: card.free_bytes) for pair in zip(before, now, strict=True)]
 
 
 def _hardware(name: str) -> str | None:

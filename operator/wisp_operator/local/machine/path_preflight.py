@@ -1,6 +1,7 @@
 """Preflight of ``file://`` models: whether their files can be used, before any request starts a pod.
 
-A folder that cannot be used is checked again ever more rarely, and soon where requests ask for it.
+A folder that cannot be used, and a model that does not fit, are checked again ever more rarely, and soon
+where requests ask for them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ DURATION_SHARE = 4  # pause in durations of the check before it, at least
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """Earliest time of a folder's next check.
+    """Earliest time of a model's next check.
 
     Attributes:
         asked_at: Unix seconds for a model that requests ask for.
