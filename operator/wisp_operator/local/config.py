@@ -12,6 +12,8 @@ from pathlib import Path
 
 OWN_PREFIX = "WISP_"
 RUNTIME = "wisp-runtime"
+API_KEY = "WISP_API_KEY"
+"""Variable of the key that the command line sends."""
 
 
 def cache_dir() -> Path:
@@ -74,7 +76,7 @@ def trace_endpoint() -> str | None:
 
 def api_key() -> str:
     """Return the key that the command line sends to a gateway that wants one: ``WISP_API_KEY``."""
-    return os.environ.get("WISP_API_KEY", "")
+    return os.environ.get(API_KEY, "")
 
 
 def program(name: str) -> str | None:

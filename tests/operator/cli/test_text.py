@@ -2,11 +2,15 @@
 
 import io
 import os
+import shlex
 import shutil
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from wisp_operator.cli.commands import up
 from wisp_operator.cli.commands.chat import progress_line, unknown_model_message
 from wisp_operator.cli.commands.get import columns
 from wisp_operator.cli.display import ledger, rows, table
@@ -212,6 +216,26 @@ def test_the_live_table_shows_every_model_and_what_to_type_next():
     assert "wisp chat a --url http://127.0.0.1:9" in text
     assert '"model":"a"' in text
     assert "an event" in text
+
+
+def test_lines_to_paste_for_a_model_with_keys_take_the_key_that_they_ask_for():
+    text = rendered(model("a"), width=80, key_files={"default/a": Path("keys.txt")})
+    lines = [line.strip() for line in text.splitlines()]
+    assert "key   export WISP_API_KEY=…    with a key of keys.txt" in lines
+    start = lines.index("call  curl http://127.0.0.1:9/v1/chat/completions -d '")
+    command = " ".join(lines[start : start + 3]).removeprefix("call")
+    assert shlex.split(command)[-2:] == ["-H", "x-api-key: $WISP_API_KEY"]
+    assert "$WISP_API_KEY" not in rendered(model("b"), key_files={"default/a": Path("keys.txt")})
+
+
+@pytest.mark.parametrize(("api_keys", "guarded"), [(Path("k"), {"default/b": Path("k")}), (None, {})])
+def test_a_file_of_keys_is_for_models_that_ask_for_one(api_keys, guarded):
+    def served(name, **access):
+        return SimpleNamespace(key=f"default/{name}", spec=SimpleNamespace(access=SimpleNamespace(**access)))
+
+    models = [served("a", api_key_secret_ref=None), served("b", api_key_secret_ref="keys")]
+    session = SimpleNamespace(options=SimpleNamespace(api_keys=api_keys), models=models)
+    assert up.key_files(session) == guarded
 
 
 def test_the_live_table_names_namespaces_only_where_there_are_several():

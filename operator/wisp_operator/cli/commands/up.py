@@ -129,8 +129,11 @@ async def _show_table(session: Session, events: deque[str]) -> None:
             while True:
                 notice = STOPPING if session.stopping.is_set() else ""
                 rows = read(await client.document(address))
-                sleep = idle_after_s(session.models)
-                live.update(render(rows, session.url, sleep, list(events), notice=notice), refresh=True)
+                sleep, keys = idle_after_s(session.models), key_files(session)
+                live.update(
+                    render(rows, session.url, sleep, list(events), key_files=keys, notice=notice),
+                    refresh=True,
+                )
                 if notice:
                     return
                 await _pause(session.stopping)
@@ -166,6 +169,13 @@ def idle_after_s(models: Sequence[InferenceModel]) -> dict[str, float]:
     """By model, after how long without a request it goes to zero."""
     scaled = {model.key: model.spec.autoscaling for model in models}
     return {key: scaling.idle_after.seconds for key, scaling in scaled.items() if scaling and not scaling.min}
+
+
+def key_files(session: Session) -> dict[str, Path]:
+    """By model, the file of the keys that its callers need."""
+    file = session.options.api_keys
+    guarded = (model.key for model in session.models if model.spec.access.api_key_secret_ref)
+    return dict.fromkeys(guarded, file) if file is not None else {}
 
 
 def _log_to_lines(session: Session) -> deque[str]:

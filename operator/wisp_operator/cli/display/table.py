@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -10,6 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from wisp_operator.cli.display.rows import Row, detail
+from wisp_operator.local.config import API_KEY
+
+NO_KEYS: Mapping[str, Path] = MappingProxyType({})
 
 MARKS = {
     "Asleep": ("○ asleep", "dim"),
@@ -26,6 +31,7 @@ def render(
     idle_after_s: Mapping[str, float],
     events: Sequence[str],
     *,
+    key_files: Mapping[str, Path] = NO_KEYS,
     notice: str = "",
 ) -> RenderableType:
     """Render everything that ``wisp up`` shows.
@@ -35,11 +41,12 @@ def render(
         url: base URL of the gateway.
         idle_after_s: idle seconds after which a model goes to zero, by model; absent if it never does.
         events: last log lines.
+        key_files: file of the keys that callers need, by model; absent if it is open.
         notice: text in the place of the commands to type next.
     """
     head = Text.assemble(("wisp ", "bold"), (f"{url}/v1", "cyan"), ("   Ctrl-C stops", "dim"))
     parts: list[RenderableType] = [Text(), head, Text(), _table(rows, idle_after_s), *_failures(rows), Text()]
-    parts.append(Text(notice, "yellow") if notice else _next_steps(rows, url))
+    parts.append(Text(notice, "yellow") if notice else _next_steps(rows, url, key_files))
     if events:
         parts += [Text(), *(Text(event, "dim") for event in events)]
     return Padding(Group(*parts), (0, 1))
@@ -79,22 +86,27 @@ def _count(number: int, style: str) -> Text:
     return Text(str(number), style) if number else Text("-", "dim")
 
 
-def _next_steps(rows: Sequence[Row], url: str) -> RenderableType:
+def _next_steps(rows: Sequence[Row], url: str, key_files: Mapping[str, Path]) -> RenderableType:
     """One line for people, one for programs, both with a model that can answer; and the page."""
     usable = next((row for row in rows if row.state in ("Ready", "Waking", "Asleep")), None)
     if usable is None:
         return Text()
-    return Group(
-        Text.assemble(("talk  ", "dim"), _chat_command(usable, url)),
-        Text.assemble(("open  ", "dim"), f"{url} in a browser"),
-        Text.assemble(("call  ", "dim"), curl_command(usable, url)),
-    )
+    key_file = key_files.get(usable.key)
+    lines = [
+        ("talk", _chat_command(usable, url)),
+        ("open", f"{url} in a browser"),
+        ("call", curl_command(usable, url, needs_key=key_file is not None)),
+    ]
+    if key_file is not None:
+        lines.insert(0, ("key", f"export {API_KEY}=…    with a key of {key_file}"))
+    return Group(*(Text.assemble((f"{word:<6}", "dim"), line) for word, line in lines))
 
 
-def curl_command(row: Row, url: str) -> str:
+def curl_command(row: Row, url: str, *, needs_key: bool = False) -> str:
     """A command to paste, whatever the terminal adds to its lines: they end within the JSON only."""
     body = f'{{"model":"{row.served_name}","messages":[{{"role":"user","content":"Hi"}}]}}'
-    return f"curl {url}/v1/chat/completions -d '\n      {body}\n      ' -H 'Content-Type: application/json'"
+    headers = "-H 'Content-Type: application/json'" + (f' -H "x-api-key: ${API_KEY}"' if needs_key else "")
+    return f"curl {url}/v1/chat/completions -d '\n      {body}\n      ' {headers}"
 
 
 def _chat_command(row: Row, url: str) -> str:
