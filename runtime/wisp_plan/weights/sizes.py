@@ -9,9 +9,9 @@ from typing import Literal
 
 from wisp_plan.quantization.packed_format import PACKED_FORMATS, W8A8
 from wisp_plan.spec.model import ModelSpec
-from wisp_plan.spec.moe import MoeSpec
 from wisp_plan.weights.compact import compact_bytes, describe_compact
 from wisp_plan.weights.declaration import declare
+from wisp_plan.weights.expert_reads import multiplied_share
 from wisp_plan.weights.held import BF16, COMPACT, describe_held, held_name, held_weights
 from wisp_plan.weights.layout import held_bytes
 
@@ -101,13 +101,4 @@ def parameters(spec: ModelSpec) -> int:
 @lru_cache(maxsize=256)
 def active_parameters(spec: ModelSpec) -> int:
     """Count the parameters that a token is computed with: of experts those that it chooses."""
-    total = 0
-    for weight in declare(spec):
-        prefix, is_experts, _ = weight.name.partition(".experts.")
-        size = math.prod(weight.shape)
-        if is_experts:
-            moe = spec.layers[int(prefix.rpartition(".")[2])].ffn
-            assert isinstance(moe, MoeSpec)
-            size = size * moe.router.chosen // moe.router.experts
-        total += size
-    return total
+    return sum(round(math.prod(weight.shape) * multiplied_share(spec, weight)) for weight in declare(spec))

@@ -19,8 +19,8 @@ from wisp_plan.spec.cache import State
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.weight import WeightSource, WeightSpec
 from wisp_plan.weights.declaration import declare
+from wisp_plan.weights.expert_reads import Hits, multiplied_share, read_share, uniform_hits
 from wisp_plan.weights.held import AUTO, BF16, held_weights
-from wisp_runtime.bench.experts import Hits, multiplied_share, read_share, uniform_hits
 
 
 @dataclass(frozen=True, slots=True)

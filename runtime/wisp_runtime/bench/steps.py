@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import Any
 
+from wisp_plan.weights.expert_reads import Hits, uniform_hits
 from wisp_runtime.bench.baselines.published import with_baseline
 from wisp_runtime.bench.contexts import insert_prefixes, make_prompts
-from wisp_runtime.bench.experts import HitCounter, Hits, uniform_hits
+from wisp_runtime.bench.experts import HitCounter
 from wisp_runtime.bench.harness import Round, Script, requests_of, run_script
 from wisp_runtime.bench.record import Row, Spread
 from wisp_runtime.bench.roofline import ceiling_of, decode_lower_bound_s, prefill_lower_bound_s

@@ -10,8 +10,9 @@ from test_mixtures import FAMILIES
 from wisp_plan.presets import shape_spec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.stored_presets import stored_as
+from wisp_plan.weights.expert_reads import uniform_hits
 from wisp_plan.weights.held import held_weights
-from wisp_runtime.bench.experts import HitCounter, uniform_hits
+from wisp_runtime.bench.experts import HitCounter
 from wisp_runtime.bench.record import Row
 from wisp_runtime.bench.roofline import (
     CEILINGS,

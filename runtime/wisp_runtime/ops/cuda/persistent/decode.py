@@ -15,10 +15,8 @@ import numpy as np
 from wisp_plan.kv_formats.format import KvFormat
 from wisp_plan.kv_formats.plain import BF16
 from wisp_plan.memory.buffers.persistent import MAX_BLOCKS, exchanged
-from wisp_plan.memory.cache import kv_bytes_per_token
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
-from wisp_plan.weights.sizes import weight_bytes
 from wisp_runtime.batch import Array, Batch, StepKind
 from wisp_runtime.errors import KernelsMissing
 from wisp_runtime.ops.cuda.device.arrays import BF16 as BF16_TYPE
@@ -38,6 +36,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     arguments_type,
     model_arguments,
 )
+from wisp_runtime.ops.cuda.persistent.context_limit import max_context_tokens
 from wisp_runtime.ops.cuda.persistent.model import (
     KV_FORMATS,
     NEVER_TIMED,
@@ -54,7 +53,6 @@ from wisp_runtime.ops.protocol.weights.storage import NamedWeights
 
 _OP = "persistent_decode"
 _TILE_TOKENS = 16
-_MAX_CACHE_FRACTION, _FP8_WEIGHTS_FACTOR, _QUANTIZED_FACTOR = 0.4, 2.0, 2.5
 _MIN_BLOCKS = 64
 TIMEOUT_CLOCKS = 4_000_000_000
 """Timeout of every wait: about two seconds; a step takes milliseconds."""
@@ -116,7 +114,7 @@ class PersistentDecode:
         self.blocks = CLUSTER * min(map(_clusters, self._kernels.values()))
         self.blocks = min(self.blocks, MAX_BLOCKS, device.sm_count // CLUSTER * CLUSTER)
         self._require_supported(self.blocks)
-        self.max_context_tokens = _max_context_tokens(spec, held, self._kv_format)
+        self.max_context_tokens = max_context_tokens(spec, held, self._kv_format)
         self._layers = device_table(weights, spec, encodings)
         self.hang_report = cp.cuda.alloc_pinned_memory(16)
         self._hang_report_host = np.frombuffer(self.hang_report, np.int32, 4)
@@ -277,23 +275,6 @@ def _tensor_map(cache: Array, kv_format: KvFormat) -> Any:
     if kv_format is BF16:
         return tensor_map_2d(cache.reshape(-1, cache.shape[-1]), _TILE_TOKENS, 64)
     return tensor_map_2d(cache.reshape(-1, 128).view(BF16_TYPE), _TILE_TOKENS * cache.shape[-1] // 128, 64)
-
-
-def _max_context_tokens(spec: ModelSpec, weight_format: str, kv_format: KvFormat) -> int:
-    """Return the most tokens of cache that a step may read: those whose bf16 takes 0.4 of the bf16 weights.
-
-    The kernel saves launches, but its blocks get equal parts of the cache, and some SMs are slower than
-    others. An H200, Llama-3-8B, 16 sequences: 4.05 ms for 4.33 at 600 tokens each, 8.3 for 7.95 at 7,900;
-    between them the two are even at about 48,000 tokens in all. Over keys and values in fp8 as well (16 of
-    2,048 tokens 4.69 and 4.67, 8 of 7,900 5.30 and 5.18), but fp8 weights gain more from the kernel: 8
-    of 7,900 3.92 and 4.40, 32 of 7,900 9.60 and 9.45. So do they over bf16 keys and values: 32 of 2,000 5.21
-    and 6.26, of 4,000 7.55 and 8.42.
-    """
-    weights = weight_bytes(spec, "bf16", "cuda").weights
-    tokens = _MAX_CACHE_FRACTION * weights / kv_bytes_per_token(spec, BF16.name)
-    if kv_format.is_quantized and weight_format != BF16.name:
-        return int(tokens * _QUANTIZED_FACTOR)
-    return int(tokens * (_FP8_WEIGHTS_FACTOR if weight_format == "fp8" else 1))
 
 
 def _clusters(kernel: Kernel) -> int:
