@@ -20,15 +20,26 @@ COUNTERS, LAYER_WORDS = 3, 15
 DELTA_WORDS = 5
 """Pointers to the weights of a Gated DeltaNet beside its projections."""
 
+SHARED_GATE, SINKS, ROUTER_BIAS = "shared_gate.weight", "sinks", "router.bias"
+
 MAX_MOE_SEQUENCES = 32
 """Sequences of a step with experts: the kernel has a bit for each."""
 
 
 def layer_words(spec: ModelSpec) -> int:
-    """Return the words of a layer in the table: a shared expert's gate, sinks, a router's bias are more."""
-    has_sinks = any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec))
-    has_bias = any(ffn.router.has_bias for ffn in spec.ffns(MoeSpec))
-    return LAYER_WORDS + _shared_experts(spec) + has_sinks + has_bias
+    """Return the words of a layer in the table."""
+    return LAYER_WORDS + len(optional_weights(spec))
+
+
+def optional_weights(spec: ModelSpec) -> tuple[str, ...]:
+    """Return the weights behind a layer's words that only some models have, in their order."""
+    mixtures = spec.ffns(MoeSpec)
+    names = {
+        SHARED_GATE: any(ffn.shared is not None for ffn in mixtures),
+        SINKS: any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec)),
+        ROUTER_BIAS: any(ffn.router.has_bias for ffn in mixtures),
+    }
+    return tuple(name for name, is_held in names.items() if is_held)
 
 
 def persistent(spec: ModelSpec, step: StepSizes) -> tuple[Buffer, ...]:

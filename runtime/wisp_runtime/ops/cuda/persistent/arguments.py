@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from wisp_plan.memory.batch_sizes import BATCH_SIZES
-from wisp_plan.memory.buffers.persistent import layer_words
+from wisp_plan.memory.buffers.persistent import layer_words, optional_weights
 from wisp_plan.spec.model import ModelSpec, RepeatedLayers, repeated_layers
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
@@ -62,9 +62,9 @@ LAYER_WEIGHTS = (
 )
 """Weights of a layer in the order of ``LayerWeights`` of ``model.cuh``; null where there is none. Behind
 them come the scales of its cache (:func:`scales_word`), its router, the address of its
-:data:`DELTA_WEIGHTS`, and its :func:`optional_weights`."""
+:data:`DELTA_WEIGHTS`, and its :func:`~wisp_plan.memory.buffers.persistent.optional_weights`."""
 
-ROUTER, ROUTER_BIAS, SHARED_GATE, SINKS = "router.weight", "router.bias", "shared_gate.weight", "sinks"
+ROUTER = "router.weight"
 _OF_EXPERTS = {
     f"{projection}.{part}": f"experts.{projection}.{part}"
     for projection in ("gate_up", "down")
@@ -136,14 +136,6 @@ def matrices(spec: ModelSpec) -> tuple[str, ...]:
     return *(name for name in names if name.endswith(".weight")), "head.weight"
 
 
-def optional_weights(layers: RepeatedLayers) -> tuple[str, ...]:
-    """Return the weights behind a layer's words that only some models have."""
-    mixture = layers.ffn if isinstance(layers.ffn, MoeSpec) else None
-    has_bias = mixture is not None and mixture.router.has_bias
-    names = (SHARED_GATE,) * has_shared_expert(layers) + (SINKS,) * layers.attention.has_sinks
-    return names + (ROUTER_BIAS,) * has_bias
-
-
 def delta_weights(layers: RepeatedLayers, index: int) -> tuple[str, ...]:
     """Return the names of a layer's :data:`DELTA_WEIGHTS`; none where it has attention."""
     return tuple(f"layers.{index}.{name}" for name in DELTA_WEIGHTS if layers.is_delta_net(index))
@@ -160,7 +152,7 @@ def layer_table(
         address: place of the table on the device.
     """
     layers, count, left = require_repeated(spec), len(spec.layers), iter(encodings)
-    optional, words = optional_weights(layers), layer_words(spec)
+    optional, words = optional_weights(spec), layer_words(spec)
     rows, deltas = list[int](), list[int]()
     for index in range(count):
         more = [pointer(name) for name in delta_weights(layers, index)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from wisp_plan.memory.buffers.persistent import ROUTER_BIAS, SHARED_GATE
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
@@ -14,8 +15,6 @@ from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices
 from wisp_runtime.ops.cuda.persistent.arguments import (
     DELTA_DTYPES,
     ROUTER,
-    ROUTER_BIAS,
-    SHARED_GATE,
     delta_weights,
     has_shared_expert,
     layer_table,
