@@ -27,6 +27,7 @@ from recurrent_cases import (
 from wisp_plan.memory.buffers.recurrent import recurrent as recurrent_buffers
 from wisp_plan.memory.step import StepSizes
 from wisp_runtime.batch import StepKind
+from wisp_runtime.ops.protocol.recurrent import RecurrentStep
 from wisp_runtime.ops.reference.mamba import gate_and_norm
 
 pytestmark = needs_compiler
@@ -168,8 +169,8 @@ def test_the_operation_equals_the_reference_in_the_declared_buffers(cuda, spec, 
     ops.load_mamba(model)
     chosen = slice(None) if rows is None else np.array(rows)
     batch = recurrent_batch(steps, kind=kind, put=to_gpu)
-    arrays = projected, on_gpu(weights), spec, batch, states, inputs
-    got = ops.mamba(*arrays, None if rows is None else to_gpu(chosen)).host.astype(np.float64)
+    step = RecurrentStep(batch, states, inputs, None if rows is None else to_gpu(chosen))
+    got = ops.mamba(projected, on_gpu(weights), spec, step).host.astype(np.float64)
 
     error = np.linalg.norm(got - expected[chosen], axis=1) / np.linalg.norm(expected[chosen], axis=1)
     assert error.max() < 1e-2

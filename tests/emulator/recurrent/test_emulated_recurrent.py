@@ -37,6 +37,7 @@ from wisp_plan.memory.step import StepSizes
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import StepKind
 from wisp_runtime.ops.cuda.recurrent.arguments import rounds
+from wisp_runtime.ops.protocol.recurrent import RecurrentStep
 from wisp_runtime.ops.reference import recurrent
 from wisp_runtime.ops.reference.packing import pack
 
@@ -317,7 +318,8 @@ def test_the_operation_equals_the_reference_in_the_declared_buffers(cuda, name, 
     chosen = slice(None) if rows is None else np.array(rows)
     on_device = None if rows is None else to_gpu(chosen)
     batch = recurrent_batch(sequences, kind=kind, put=to_gpu)
-    got = ops.delta_net(projected, gates, on_gpu(weights), spec, batch, states, inputs, on_device)
+    step = RecurrentStep(batch, states, inputs, on_device)
+    got = ops.delta_net(projected, gates, on_gpu(weights), spec, step)
 
     expected, positions = expected[chosen], host_batch.positions[chosen]
     got = got.host.astype(np.float32).reshape(expected.shape)

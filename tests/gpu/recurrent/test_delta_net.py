@@ -25,6 +25,7 @@ from recurrent_cases import (  # noqa: E402
 from wisp_runtime.batch import StepKind  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device, to_host  # noqa: E402
 from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
+from wisp_runtime.ops.protocol.recurrent import RecurrentStep  # noqa: E402
 
 STEPS = {
     "decodes": [Tokens(1, 9, 4), Tokens(1, 0, 0), Tokens(1, 33, 7)],
@@ -56,8 +57,8 @@ def test_results_and_states_are_those_of_the_reference(device, name, rows, kind)
     on_device = replace(weights, **{name: to_device(getattr(weights, name)) for name in names})
     batch = recurrent_batch(sequences, kind=kind, put=to_device)
     chosen = slice(None) if rows is None else np.array(rows, np.int64)
-    arrays = to_device(projected), to_device(gates), on_device, spec, batch, states, inputs
-    got = ops.delta_net(*arrays, None if rows is None else to_device(chosen))
+    step = RecurrentStep(batch, states, inputs, None if rows is None else to_device(chosen))
+    got = ops.delta_net(to_device(projected), to_device(gates), on_device, spec, step)
 
     expected, positions = expected[chosen], host_batch.positions[chosen]
     got = to_host(got).astype(np.float32).reshape(expected.shape)

@@ -30,6 +30,7 @@ from wisp_runtime.ops.cuda.device.arrays import full_nan, to_device, to_host  # 
 from wisp_runtime.ops.cuda.ops import CudaOps  # noqa: E402
 from wisp_runtime.ops.cuda.recurrent.mamba_norm import MambaNorm  # noqa: E402
 from wisp_runtime.ops.cuda.recurrent.selective_scan import ScanInputs, SelectiveScan  # noqa: E402
+from wisp_runtime.ops.protocol.recurrent import RecurrentStep  # noqa: E402
 from wisp_runtime.ops.reference.mamba import gate_and_norm  # noqa: E402
 
 STATE_ERROR = 1e-4  # of the largest element of a head
@@ -158,8 +159,8 @@ def test_results_and_states_are_those_of_the_reference(device, spec, name, rows,
     ops.load_mamba(model_with(spec))
     chosen = slice(None) if rows is None else np.array(rows, np.int64)
     batch = recurrent_batch(steps, kind=kind, put=to_device)
-    arrays = to_device(projected), on_device(weights), spec, batch, states, inputs
-    got = to_host(ops.mamba(*arrays, None if rows is None else to_device(chosen))).astype(np.float64)
+    step = RecurrentStep(batch, states, inputs, None if rows is None else to_device(chosen))
+    got = to_host(ops.mamba(to_device(projected), on_device(weights), spec, step)).astype(np.float64)
 
     error = np.linalg.norm(got - expected[chosen], axis=1) / np.linalg.norm(expected[chosen], axis=1)
     assert error.max() < 1e-2

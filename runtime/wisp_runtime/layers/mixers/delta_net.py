@@ -7,7 +7,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.linear import Linear
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, RecurrentStep
 
 
 class DeltaNet:
@@ -39,5 +39,5 @@ class DeltaNet:
         """
         states, inputs = cache.of_layer(self._layer).arrays
         projected, gates = self._ops.project_delta_net(x, *self._projections, batch)
-        given = projected, gates, self._weights, self._spec, batch, states, inputs, rows
-        return self._output(self._ops.delta_net(*given))
+        step = RecurrentStep(batch, states, inputs, rows)
+        return self._output(self._ops.delta_net(projected, gates, self._weights, self._spec, step))

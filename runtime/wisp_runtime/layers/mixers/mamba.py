@@ -7,7 +7,7 @@ from wisp_runtime.batch import Array, Batch
 from wisp_runtime.layers.cache import ModelCache
 from wisp_runtime.layers.context import LayerContext
 from wisp_runtime.layers.linear import Linear
-from wisp_runtime.ops.protocol.recurrent import MambaWeights
+from wisp_runtime.ops.protocol.recurrent import MambaWeights, RecurrentStep
 
 
 class Mamba:
@@ -40,5 +40,5 @@ class Mamba:
         """
         states, inputs = cache.of_layer(*self._place).arrays
         projected = self._ops.project_mamba(x, *self._input)
-        given = projected, self._weights, self._spec, batch, states, inputs, rows
-        return self._output(self._ops.mamba(*given))
+        step = RecurrentStep(batch, states, inputs, rows)
+        return self._output(self._ops.mamba(projected, self._weights, self._spec, step))

@@ -11,7 +11,7 @@ from wisp_runtime.batch import Array, Batch, SamplingBatch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.protocol.attention import UNQUANTIZED, KvEncoding
 from wisp_runtime.ops.protocol.moe import ExpertWeights, Routing
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights, RecurrentStep
 
 _PER_ROW = (
     *("temperature", "top_k", "top_p", "min_p"),
@@ -104,20 +104,20 @@ def _splits(batch: Batch, tokens: int) -> None:
 
 
 def delta_net(
-    projected: Array, gates: Array, weights: DeltaNetWeights, spec: DeltaNetSpec, batch: Batch
+    projected: Array, gates: Array, weights: DeltaNetWeights, spec: DeltaNetSpec, step: RecurrentStep
 ) -> None:
-    """Require projections, weights and a batch as ``spec`` says; each sequence has a state's slot."""
+    """Require projections, weights and a step as ``spec`` says; each sequence has a state's slot."""
     columns("projected", projected, spec.conv_size + spec.value_heads * spec.value_size)
     same_shape("gates", gates, (len(projected), 2 * spec.value_heads))
     same_shape("conv", weights.conv, (spec.conv_size, spec.kernel))
     for name in ("decay", "step_bias"):
         same_shape(name, getattr(weights, name), (spec.value_heads,))
     same_shape("norm", weights.norm, (spec.value_size,))
-    state_slots(batch, len(projected))
+    recurrent_step(step, spec, len(projected))
 
 
-def mamba(projected: Array, weights: MambaWeights, spec: MambaSpec, batch: Batch) -> None:
-    """Require projections, weights and a batch as ``spec`` says; each sequence has a state's slot."""
+def mamba(projected: Array, weights: MambaWeights, spec: MambaSpec, step: RecurrentStep) -> None:
+    """Require projections, weights and a step as ``spec`` says; each sequence has a state's slot."""
     columns("projected", projected, spec.projected_size)
     same_shape("conv", weights.conv, (spec.conv_size, spec.kernel))
     if weights.conv_bias is not None:
@@ -128,7 +128,15 @@ def mamba(projected: Array, weights: MambaWeights, spec: MambaSpec, batch: Batch
         raise ShapeError(f"gating {spec.gating} with norm {weights.norm}")
     if weights.norm is not None:
         same_shape("norm", weights.norm, (spec.inner,))
-    state_slots(batch, len(projected))
+    recurrent_step(step, spec, len(projected))
+
+
+def recurrent_step(step: RecurrentStep, spec: DeltaNetSpec | MambaSpec, tokens: int) -> None:
+    """Require states and inputs of as many slots, as ``spec`` says, and a batch of ``tokens`` with slots."""
+    states, inputs = spec.cache().shapes
+    same_shape("states", step.states, (len(step.inputs), *states))
+    same_shape("inputs", step.inputs, (len(step.states), *inputs))
+    state_slots(step.batch, tokens)
 
 
 def state_slots(batch: Batch, tokens: int) -> None:

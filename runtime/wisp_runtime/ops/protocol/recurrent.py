@@ -55,6 +55,27 @@ class MambaWeights:
     norm: Array | None
 
 
+@dataclass(frozen=True, slots=True)
+class RecurrentStep:
+    """Sequences of a step, and the states of a layer that they update in place.
+
+    Sequence b has its state in slot ``batch.state_slots[b]``. It begins with zeros, whatever the slot holds,
+    where its first token of the step is at position 0. Slots may be apart.
+
+    Attributes:
+        batch: the step; ``positions``, ``query_starts`` and ``state_slots`` are read.
+        states: ``[slots, Hv, Dk, Dv]`` of a Gated DeltaNet, ``[slots, H, Dh, S]`` of Mamba-2, in
+            ``spec.state_dtype``.
+        inputs: ``[slots, K - 1, C]``, the convolution's last inputs, the newest last.
+        rows: ``[R]``, the rows of the result that are wanted; None: all. States are updated for all.
+    """
+
+    batch: Batch
+    states: Array
+    inputs: Array
+    rows: Array | None = None
+
+
 DeltaNetGates = Any
 """Gates ``[N, 2 Hv]`` of a step, or what a device needs to compute them with the rest."""
 
@@ -81,16 +102,11 @@ class RecurrentOps(Protocol):
         gates: DeltaNetGates,
         weights: DeltaNetWeights,
         spec: DeltaNetSpec,
-        batch: Batch,
-        states: Array,
-        inputs: Array,
-        rows: Array | None = None,
+        step: RecurrentStep,
     ) -> Array:
         """Convolve Q, K and V, normalise Q and K, update the states by the delta rule, norm and gate.
 
-        Sequence b has its state in slot ``batch.state_slots[b]``, which is updated in place. It begins with
-        zeros, whatever the slot holds, where its first token of the step is at position 0. A row depends on
-        the rows of its own sequence alone.
+        A row depends on the rows of its own sequence alone.
 
         Args:
             projected: ``[N, C + Hv Dv]``: Q and K of all key heads, V and the output gate Z of all value
@@ -99,10 +115,7 @@ class RecurrentOps(Protocol):
                 ``exp(-exp(decay) * softplus(a + step_bias))``.
             weights: convolution, decay and norm.
             spec: heads and sizes.
-            batch: the step; ``positions``, ``query_starts`` and ``state_slots`` are read.
-            states: ``[slots, Hv, Dk, Dv]`` in ``spec.state_dtype``; slots may be apart.
-            inputs: ``[slots, K - 1, C]``, the convolution's last inputs, the newest last; slots may be apart.
-            rows: ``[R]``, the rows of the result that are wanted; None: all. States are updated for all.
+            step: sequences and states.
 
         Returns:
             ``[N, Hv Dv]``, or ``[R, Hv Dv]``, contiguous.
@@ -120,10 +133,7 @@ class RecurrentOps(Protocol):
         projected: Array,
         weights: MambaWeights,
         spec: MambaSpec,
-        batch: Batch,
-        states: Array,
-        inputs: Array,
-        rows: Array | None = None,
+        step: RecurrentStep,
     ) -> Array:
         """Convolve x, B and C, update the states by the selective scan, gate and norm the result.
 
@@ -135,19 +145,15 @@ class RecurrentOps(Protocol):
             y = S C + skip x
 
         then, by ``spec.gating``, ``norm(y silu(z))``, ``norm(y) silu(z)`` or ``y silu(z)``: RMS norms of
-        ``spec.groups`` groups of channels. Heads of a group share B and C. Slots, their beginnings and what
-        a row depends on are as of :meth:`delta_net`.
+        ``spec.groups`` groups of channels. Heads of a group share B and C. A row depends on the rows of its
+        own sequence alone.
 
         Args:
             projected: ``[N, 2 H Dh + 2 G S + H]``: z and x of H heads of Dh channels, B and C of G groups
                 of S states, t.
             weights: convolution, scan and norm.
             spec: heads and sizes.
-            batch: the step; ``positions``, ``query_starts`` and ``state_slots`` are read.
-            states: ``[slots, H, Dh, S]`` in ``spec.state_dtype``; slots may be apart.
-            inputs: ``[slots, K - 1, C]``, the convolution's last inputs, the newest last, with their factors
-                or without, as the device keeps them.
-            rows: ``[R]``, the rows of the result that are wanted; None: all. States are updated for all.
+            step: sequences and states; inputs with their factors or without, as the device keeps them.
 
         Returns:
             ``[N, H Dh]``, or ``[R, H Dh]``, contiguous.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wisp_plan.spec.mamba import MambaSpec
-from wisp_runtime.batch import Array, Batch
-from wisp_runtime.ops.protocol.recurrent import MambaWeights
+from wisp_runtime.batch import Array
+from wisp_runtime.ops.protocol.recurrent import MambaWeights, RecurrentStep
 from wisp_runtime.ops.reference.dense import rmsnorm, silu
 from wisp_runtime.ops.reference.recurrent import causal_conv, sequences, softplus
 
@@ -45,28 +45,25 @@ def mamba(
     projected: Array,
     weights: MambaWeights,
     spec: MambaSpec,
-    batch: Batch,
-    states: Array,
-    inputs: Array,
-    rows: Array | None = None,
+    step: RecurrentStep,
     *,
     scan: Scan | None = None,
 ) -> Array:
     """See :meth:`.protocol.recurrent.RecurrentOps.mamba`; ``scan``: a form of :func:`selective_scan`."""
     scan = scan or selective_scan
-    z, mixed, step = split(projected, spec)
-    convolved = causal_conv(mixed, weights.conv, weights.conv_bias, batch, inputs)
-    scanned = scan_inputs(convolved, step, weights, spec)
+    z, mixed, time_steps = split(projected, spec)
+    convolved = causal_conv(mixed, weights.conv, weights.conv_bias, step.batch, step.inputs)
+    scanned = scan_inputs(convolved, time_steps, weights, spec)
     out = np.empty_like(scanned.x)
-    for part, slot, is_first in sequences(batch):
-        state = states[slot]
+    for part, slot, is_first in sequences(step.batch):
+        state = step.states[slot]
         if is_first:
             state[:] = 0
         out[part] = scan(scanned.part(part), state)
     out += weights.skip[:, None] * scanned.x
     y = out.reshape(len(out), spec.inner)
-    if rows is not None:
-        y, z = y[rows], z[rows]
+    if step.rows is not None:
+        y, z = y[step.rows], z[step.rows]
     return gate_and_norm(y, z, weights, spec)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_runtime.batch import Array, Batch
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, RecurrentStep
 from wisp_runtime.ops.reference.dense import rmsnorm, sigmoid, silu
 
 _L2_EPS = 1e-6
@@ -25,26 +25,24 @@ def delta_net(
     gates: Array,
     weights: DeltaNetWeights,
     spec: DeltaNetSpec,
-    batch: Batch,
-    states: Array,
-    inputs: Array,
-    rows: Array | None = None,
+    step: RecurrentStep,
+    *,
     rule: DeltaRule | None = None,
 ) -> Array:
     """See :meth:`.protocol.recurrent.RecurrentOps.delta_net`; None is the rule :func:`delta_rule`."""
     conv_size = spec.conv_size
-    mixed = causal_conv(projected[:, :conv_size], weights.conv, None, batch, inputs)
+    mixed = causal_conv(projected[:, :conv_size], weights.conv, None, step.batch, step.inputs)
     q, k, v = split_heads(mixed, spec)
     beta, decay = delta_gates(gates, weights)
     rule, out = rule or delta_rule, np.empty_like(v)
-    for part, slot, is_first in sequences(batch):
-        state = states[slot]
+    for part, slot, is_first in sequences(step.batch):
+        state = step.states[slot]
         if is_first:
             state[:] = 0
         out[part] = rule(q[part], k[part], v[part], beta[part], decay[part], state)
     z = projected[:, conv_size:].reshape(v.shape)
-    if rows is not None:
-        out, z = out[rows], z[rows]
+    if step.rows is not None:
+        out, z = out[step.rows], z[step.rows]
     return gated_norm(out, z, weights.norm, eps=weights.eps).reshape(len(out), -1)
 
 

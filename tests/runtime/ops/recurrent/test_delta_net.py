@@ -17,7 +17,7 @@ from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops import reference
 from wisp_runtime.ops.cpu.ops import CpuOps
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, RecurrentStep
 
 SPEC = DeltaNetSpec(key_heads=2, value_heads=6, key_size=16, value_size=24, kernel=4)
 SLOTS = 5
@@ -105,7 +105,7 @@ def test_a_sequence_is_computed_as_its_formulas_say(op, tokens, is_first):
     others = [np.delete(array, 3, axis=0) for array in (states, inputs)]
     expected = in_float64(projected, gates, weights, SPEC, begin, before)
     batch = batch_of([(tokens, 0 if is_first else 7, 3)])
-    out = op(projected, gates, weights, SPEC, batch, states, inputs)
+    out = op(projected, gates, weights, SPEC, RecurrentStep(batch, states, inputs))
     for computed, exact in zip((out, states[3], inputs[3]), expected, strict=True):
         np.testing.assert_allclose(computed, exact, rtol=2e-4, atol=2e-5)  # sums of some 100 float32
     for array, other in zip((states, inputs), others, strict=True):
@@ -120,7 +120,8 @@ def test_chunks_and_company_change_no_more_than_rounding(op):
     whole = [inputs_of(SPEC, length, random) for length in lengths]
     alone = []
     for sequence, length in zip(whole, lengths, strict=True):
-        alone.append(op(*sequence, weights, SPEC, batch_of([(length, 0, 0)]), *states_of(SPEC, random)))
+        step = RecurrentStep(batch_of([(length, 0, 0)]), *states_of(SPEC, random))
+        alone.append(op(*sequence, weights, SPEC, step))
     states, done, parts = states_of(SPEC, random), [0] * 4, [[] for _ in lengths]
     while any(count < length for count, length in zip(done, lengths, strict=True)):
         sizes = [min(int(random.integers(0, 40)), n - d) for d, n in zip(done, lengths, strict=True)]
@@ -131,7 +132,7 @@ def test_chunks_and_company_change_no_more_than_rounding(op):
             for part in range(2)
         ]
         batch = batch_of([(size, d, 4 - row) for row, (size, d) in enumerate(zip(sizes, done, strict=True))])
-        out = op(*step, weights, SPEC, batch, *states)
+        out = op(*step, weights, SPEC, RecurrentStep(batch, *states))
         for row, (first, last) in enumerate(pairwise(batch.query_starts_host)):
             parts[row].append(out[first:last])
             done[row] += last - first
@@ -149,9 +150,10 @@ def test_wanted_rows_are_those_of_all_and_states_are_updated_for_all(op):
     )
     states = states_of(SPEC, random)
     again = [array.copy() for array in states]
-    every = op(*sequence, weights, SPEC, batch, *states)
+    every = op(*sequence, weights, SPEC, RecurrentStep(batch, *states))
     rows = np.array([4, 11])
-    np.testing.assert_array_equal(op(*sequence, weights, SPEC, batch, *again, rows), every[rows])
+    wanted = op(*sequence, weights, SPEC, RecurrentStep(batch, *again, rows))
+    np.testing.assert_array_equal(wanted, every[rows])
     for array, other in zip(states, again, strict=True):
         np.testing.assert_array_equal(array, other)
 
@@ -165,7 +167,7 @@ def test_a_step_takes_the_memory_that_the_ledger_counts(chunks):
     states, batch, weights = states_of(spec, random), batch_of(chunks), weights_of(spec, random)
     tracemalloc.start()
     projected = inputs_of(spec, tokens, random)
-    CpuOps(threads=1).delta_net(*projected, weights, spec, batch, *states)
+    CpuOps(threads=1).delta_net(*projected, weights, spec, RecurrentStep(batch, *states))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     peak += 4 * tokens * 2 * model.hidden
@@ -193,7 +195,6 @@ def test_wrong_arrays_are_refused(name, wrong):
     if "slots" in wrong:
         batch = replace(batch, state_slots=None)
     weights = weights_of(SPEC, random)
+    step = RecurrentStep(batch, arrays["states"], arrays["inputs"])
     with pytest.raises(ShapeError, match=name):
-        CpuOps(threads=1).delta_net(
-            arrays["projected"], arrays["gates"], weights, SPEC, batch, arrays["states"], arrays["inputs"]
-        )
+        CpuOps(threads=1).delta_net(arrays["projected"], arrays["gates"], weights, SPEC, step)

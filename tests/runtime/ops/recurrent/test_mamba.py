@@ -12,7 +12,7 @@ from wisp_runtime.batch import Batch
 from wisp_runtime.errors import ShapeError
 from wisp_runtime.ops.cpu.ops import CpuOps
 from wisp_runtime.ops.cpu.recurrent.scan_chunks import scan_in_chunks
-from wisp_runtime.ops.protocol.recurrent import MambaWeights
+from wisp_runtime.ops.protocol.recurrent import MambaWeights, RecurrentStep
 from wisp_runtime.ops.reference.mamba import ScanInputs, selective_scan
 
 OPS = CpuOps(threads=1)
@@ -115,12 +115,12 @@ def test_sequences_of_a_batch_keep_to_their_slots(gating, has_bias):
     alone = []
     for sequence in projected:  # each at once, in slot 1
         batch = batch_of([(1, 0, 90)])
-        alone.append(OPS.mamba(sequence, weights, spec, batch, *arenas(spec)))
+        alone.append(OPS.mamba(sequence, weights, spec, RecurrentStep(batch, *arenas(spec))))
     both, got = arenas(spec), np.empty_like(np.stack(alone))
     for spans in [((0, 3), (0, 70)), ((3, 4), (70, 71)), ((4, 90), (71, 90))]:
         chunks = [(slot, first, last - first) for slot, (first, last) in zip((4, 2), spans, strict=True)]
         given = np.concatenate([projected[n, first:last] for n, (first, last) in enumerate(spans)])
-        out = OPS.mamba(given, weights, spec, batch_of(chunks), *both)
+        out = OPS.mamba(given, weights, spec, RecurrentStep(batch_of(chunks), *both))
         got[0, slice(*spans[0])], got[1, slice(*spans[1])] = np.split(out, [spans[0][1] - spans[0][0]])
     np.testing.assert_allclose(got, alone, atol=2e-5 * np.abs(alone).max())
     assert all((array[[0, 1, 3]] == 7).all() for array in both)  # slots of others
@@ -131,7 +131,7 @@ def test_a_sequence_that_begins_takes_nothing_from_its_slot():
     weights, batch = weights_of(SPEC, random), batch_of([(2, 0, 9)])
     projected = random.standard_normal((9, SPEC.projected_size)).astype(np.float32)
     clean, used = (tuple(array * factor for array in arenas(SPEC)) for factor in (0, 1))
-    results = [OPS.mamba(projected, weights, SPEC, batch, *slots) for slots in (clean, used)]
+    results = [OPS.mamba(projected, weights, SPEC, RecurrentStep(batch, *slots)) for slots in (clean, used)]
     np.testing.assert_array_equal(*results)
 
 
@@ -141,8 +141,9 @@ def test_some_rows_equal_those_of_all_and_the_state_is_of_all(rows):
     weights, batch = weights_of(SPEC, random), batch_of([(0, 0, 70), (1, 0, 5)])
     projected = random.standard_normal((75, SPEC.projected_size)).astype(np.float32)
     full, some = arenas(SPEC), arenas(SPEC)
-    every = OPS.mamba(projected, weights, SPEC, batch, *full)
-    np.testing.assert_array_equal(OPS.mamba(projected, weights, SPEC, batch, *some, rows), every[rows])
+    every = OPS.mamba(projected, weights, SPEC, RecurrentStep(batch, *full))
+    wanted = OPS.mamba(projected, weights, SPEC, RecurrentStep(batch, *some, rows))
+    np.testing.assert_array_equal(wanted, every[rows])
     for kept, expected in zip(some, full, strict=True):
         np.testing.assert_array_equal(kept, expected)
 
@@ -169,9 +170,11 @@ def test_arrays_of_other_shapes_are_refused(wrong):
         "projected": wrong.get("projected", np.zeros((4, SPEC.projected_size), np.float32)),
         "weights": replace(weights, **wrong.get("weights", {})),
         "spec": SPEC,
-        "batch": replace(batch, **wrong.get("batch", {})),
-        "states": wrong.get("states", states),
-        "inputs": wrong.get("inputs", inputs),
+        "step": RecurrentStep(
+            replace(batch, **wrong.get("batch", {})),
+            wrong.get("states", states),
+            wrong.get("inputs", inputs),
+        ),
     }
     with pytest.raises(ShapeError):
         OPS.mamba(**given)

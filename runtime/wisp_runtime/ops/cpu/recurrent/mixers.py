@@ -13,7 +13,7 @@ from wisp_runtime.ops.cpu.packed import PackedMatrix
 from wisp_runtime.ops.cpu.recurrent.delta_chunks import delta_rule_in_chunks
 from wisp_runtime.ops.cpu.recurrent.scan_chunks import scan_in_chunks
 from wisp_runtime.ops.protocol import checks
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, MambaWeights, RecurrentStep
 
 
 class RecurrentMixers:
@@ -39,17 +39,11 @@ class RecurrentMixers:
         gates: Array,
         weights: DeltaNetWeights,
         spec: DeltaNetSpec,
-        batch: Batch,
-        states: Array,
-        inputs: Array,
-        rows: Array | None = None,
+        step: RecurrentStep,
     ) -> Array:
         """See :func:`.reference.delta_net`; of several tokens the recurrence is chunked."""
-        checks.delta_net(projected, gates, weights, spec, batch)
-        checks.same_shape("states", states, (len(inputs), *spec.cache().shapes[0]))
-        checks.same_shape("inputs", inputs, (len(states), *spec.cache().shapes[1]))
-        given = projected, gates, weights, spec, batch, states, inputs, rows
-        return reference.delta_net(*given, rule=delta_rule_in_chunks)
+        checks.delta_net(projected, gates, weights, spec, step)
+        return reference.delta_net(projected, gates, weights, spec, step, rule=delta_rule_in_chunks)
 
     def project_mamba(
         self, x: Array, weight: PackedMatrix | CompactMatrix, bias: Array | None = None
@@ -62,13 +56,8 @@ class RecurrentMixers:
         projected: Array,
         weights: MambaWeights,
         spec: MambaSpec,
-        batch: Batch,
-        states: Array,
-        inputs: Array,
-        rows: Array | None = None,
+        step: RecurrentStep,
     ) -> Array:
         """See :func:`.reference.mamba`; of several tokens the scan is in chunks."""
-        checks.mamba(projected, weights, spec, batch)
-        checks.same_shape("states", states, (len(inputs), *spec.cache().shapes[0]))
-        checks.same_shape("inputs", inputs, (len(states), *spec.cache().shapes[1]))
-        return reference.mamba(projected, weights, spec, batch, states, inputs, rows, scan=scan_in_chunks)
+        checks.mamba(projected, weights, spec, step)
+        return reference.mamba(projected, weights, spec, step, scan=scan_in_chunks)

@@ -18,7 +18,7 @@ from wisp_runtime.ops.cuda.recurrent.delta_decode import DecodeInputs, DeltaDeco
 from wisp_runtime.ops.cuda.recurrent.delta_prefill import DeltaInputs, DeltaPrefill
 from wisp_runtime.ops.cuda.recurrent.gated_norm import GatedNorm
 from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
-from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights
+from wisp_runtime.ops.protocol.recurrent import DeltaNetWeights, RecurrentStep
 
 
 class DeltaNetMixers:
@@ -67,20 +67,17 @@ class DeltaNetMixers:
         gates: Array | GateRows,
         weights: DeltaNetWeights,
         spec: DeltaNetSpec,
-        batch: Batch,
-        states: Array,
-        inputs: Array,
-        rows: Array | None = None,
+        step: RecurrentStep,
     ) -> Array:
         """Launch one kernel for sequences with one token, and those of prompts for the others."""
         assert self._kernels is not None, "the model was reserved without Gated DeltaNet"
-        (conv, decode, prefill, norm), mix = self._kernels, self._mix_of(batch)
-        is_decode = rows is None and not mix.has_prefills
+        (conv, decode, prefill, norm), mix = self._kernels, self._mix_of(step.batch)
+        is_decode = step.rows is None and not mix.has_prefills
         shape = len(projected), spec.value_heads * spec.value_size
         out = self.gpu.workspace.array("gated" if is_decode else "recurrent", shape, BF16)
         if mix.has_decodes:
-            given = DecodeInputs(projected, gates, weights, spec, batch)
-            decode(given, states, inputs, out, has_norm=is_decode)
+            given = DecodeInputs(projected, gates, weights, spec, step.batch)
+            decode(given, step.states, step.inputs, out, has_norm=is_decode)
         if is_decode:
             return out
         if mix.has_prefills:
@@ -90,12 +87,13 @@ class DeltaNetMixers:
                 projected,
                 weights.conv,
                 None,
-                batch,
-                inputs,
+                step.batch,
+                step.inputs,
                 has_prefills=True,
                 min_tokens=least,
                 out_name="convolved",
             )
-            prefill(DeltaInputs(convolved, gates, weights, spec, batch), states, out, min_tokens=least)
+            of_prompts = DeltaInputs(convolved, gates, weights, spec, step.batch)
+            prefill(of_prompts, step.states, out, min_tokens=least)
         z = projected[:, spec.conv_size :]
-        return norm(out, z, weights.norm, rows, eps=weights.eps, out_name="gated")
+        return norm(out, z, weights.norm, step.rows, eps=weights.eps, out_name="gated")

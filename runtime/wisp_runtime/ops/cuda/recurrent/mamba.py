@@ -15,7 +15,7 @@ from wisp_runtime.ops.cuda.gemm.linear import Linear, Matrix
 from wisp_runtime.ops.cuda.recurrent.conv import CausalConv, Factors
 from wisp_runtime.ops.cuda.recurrent.mamba_norm import MambaNorm
 from wisp_runtime.ops.cuda.recurrent.selective_scan import ScanInputs, SelectiveScan
-from wisp_runtime.ops.protocol.recurrent import MambaWeights
+from wisp_runtime.ops.protocol.recurrent import MambaWeights, RecurrentStep
 
 
 class MambaMixers:
@@ -57,30 +57,27 @@ class MambaMixers:
         projected: Array,
         weights: MambaWeights,
         spec: MambaSpec,
-        batch: Batch,
-        states: Array,
-        inputs: Array,
-        rows: Array | None = None,
+        step: RecurrentStep,
     ) -> Array:
         """Launch a convolution, the scan of each kind of sequences, and the norm."""
         assert self._mamba is not None, "the model was reserved without Mamba-2"
-        (conv, scan, norm), mix = self._mamba, self._mix_of(batch)
+        (conv, scan, norm), mix = self._mamba, self._mix_of(step.batch)
         end = spec.inner + spec.conv_size
         z, mixed, steps = projected[:, : spec.inner], projected[:, spec.inner : end], projected[:, end:]
         xbc = conv(
             mixed,
             weights.conv,
             weights.conv_bias,
-            batch,
-            inputs,
+            step.batch,
+            step.inputs,
             has_prefills=mix.has_prefills,
             factors=Factors(spec.scales[1:4], (spec.inner, spec.inner + spec.group_size)),
             out_name="convolved",
         )
-        given = ScanInputs(xbc, steps, weights, spec, batch)
+        given = ScanInputs(xbc, steps, weights, spec, step.batch)
         y = self.gpu.workspace.array("recurrent", (len(projected), spec.inner), BF16)
         if mix.has_decodes:
-            scan.decode(given, states, y)
+            scan.decode(given, step.states, y)
         if mix.has_prefills:
-            scan.prefill(given, states, y, min_tokens=2 if mix.has_decodes else 1)
-        return norm(y, z, weights.norm, spec, rows, out_name="gated")
+            scan.prefill(given, step.states, y, min_tokens=2 if mix.has_decodes else 1)
+        return norm(y, z, weights.norm, spec, step.rows, out_name="gated")
