@@ -7,6 +7,7 @@
 
 #include "math/bf16.cuh"
 #include "math/f16.cuh"
+#include "mma/warp_mma.cuh"
 
 struct Bf16Activations {
   static constexpr float kGatedUnit = 1.f;
@@ -14,6 +15,7 @@ struct Bf16Activations {
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_bf16(low, high); }
   static __device__ __forceinline__ float low(uint32_t pair) { return bf16_low(pair); }
   static __device__ __forceinline__ float high(uint32_t pair) { return bf16_high(pair); }
+  static __device__ __forceinline__ void mma(float* c, const uint32_t* a, const uint32_t* b) { mma_16x8x16(c, a, b); }
 };
 
 struct F16Activations {
@@ -22,4 +24,7 @@ struct F16Activations {
   static __device__ __forceinline__ uint32_t pack(float low, float high) { return pack_f16(low, high); }
   static __device__ __forceinline__ float low(uint32_t pair) { return f16_low(pair); }
   static __device__ __forceinline__ float high(uint32_t pair) { return f16_high(pair); }
+  static __device__ __forceinline__ void mma(float* c, const uint32_t* a, const uint32_t* b) {
+    mma_16x8x16_f16(c, a, b);
+  }
 };

@@ -12,6 +12,7 @@
 #include "formats/bf16.cuh"
 #include "formats/bf16_as_f16.cuh"
 #include "formats/fp4.cuh"
+#include "formats/fp4_fields.cuh"
 #include "formats/fp8.cuh"
 #include "formats/int4.cuh"
 #include "formats/int8.cuh"
@@ -36,6 +37,7 @@ using int4_g64_zero = Int4<64, true>;
 using int4_g32 = Int4<32>;
 using int4_g32_zero = Int4<32, true>;
 using mxfp4 = Mxfp4;
+using mxfp4_fields = Mxfp4Fields;  // of experts alone
 using nvfp4 = Nvfp4;
 }  // namespace formats
 

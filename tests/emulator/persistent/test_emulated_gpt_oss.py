@@ -19,7 +19,7 @@ from test_emulated_experts import MAX_ERROR, Experts, width_of
 from test_emulated_step import cosines
 
 from wisp_plan.presets import shape_spec
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS
 from wisp_plan.spec.attention import AttentionSpec
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
@@ -70,7 +70,7 @@ class GptOss(Experts):
     def __init__(self, name: str, width: int, expert_format: str = "mxfp4") -> None:
         layers = 3 if width <= 16 else 2  # wide steps take a second of CPU a layer
         *sizes, blocks = SIZES[name]
-        self._packed = PACKED_FORMATS.get(expert_format)
+        self._packed = EXPERT_FORMATS.get(expert_format)
         options = (f"-DWISP_EXPERT_FORMAT={expert_format}", f"-DWIDTH={width}", f"-I{SOURCE.parent}")
         spec = small_gpt_oss(*sizes, layers)
         EmulatedStep.__init__(self, spec, blocks, options, HERE / "quantized_decode.cu")
@@ -131,10 +131,12 @@ def step_of(name: str, width: int, expert_format: str = "mxfp4") -> GptOss:
 
 
 @pytest.mark.parametrize("batch", BATCHES)
-@pytest.mark.parametrize("name", SIZES)
-def test_a_step_equals_the_general_path(name: str, batch: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "expert_format"), [*((name, "mxfp4") for name in SIZES), ("three tiles", "mxfp4_fields")]
+)
+def test_a_step_equals_the_general_path(name: str, expert_format: str, batch: str) -> None:
     contexts = BATCHES[batch]
-    assert step_of(name, width_of(contexts)).equals_general(contexts, seed=1)
+    assert step_of(name, width_of(contexts), expert_format).equals_general(contexts, seed=1)
 
 
 def test_experts_in_bf16_equal_the_general_path() -> None:
@@ -142,9 +144,16 @@ def test_experts_in_bf16_equal_the_general_path() -> None:
     assert step_of("three tiles", 8, "bf16").equals_general(BATCHES["8"], seed=2, max_error=2 * MAX_ERROR)
 
 
-@pytest.mark.parametrize("batch", ["8", "32"])
-def test_the_order_of_events_changes_no_bit(batch: str) -> None:
-    step = step_of("two tiles a cluster", width_of(BATCHES[batch]))
+@pytest.mark.parametrize(
+    ("name", "batch", "expert_format"),
+    [
+        ("two tiles a cluster", "8", "mxfp4"),
+        ("two tiles a cluster", "32", "mxfp4"),
+        ("three tiles", "8", "mxfp4_fields"),
+    ],
+)
+def test_the_order_of_events_changes_no_bit(name: str, batch: str, expert_format: str) -> None:
+    step = step_of(name, width_of(BATCHES[batch]), expert_format)
     made = step.batch(BATCHES[batch])
     live, logits = made.context_lengths > 0, step.launch(made, seed=0)
     for seed in range(1, 4):

@@ -44,7 +44,7 @@ __device__ __forceinline__ void add_tile(float (&sums)[4 * kGroups], const typen
     for (int g = 0; g < kGroups; g++) {
       float (&d)[4] = parts[kChain][g];
       if (kIndex == 0) d[0] = d[1] = d[2] = d[3] = 0.f;
-      mma_16x8x16_f16(d, a, &b[kStep / 4][g][kStep / 2 % 2][kStep % 2 * 2]);
+      Format::Activations::mma(d, a, &b[kStep / 4][g][kStep / 2 % 2][kStep % 2 * 2]);
     }
   });
 #pragma unroll
@@ -74,6 +74,7 @@ class QuantizedLoop {
   static constexpr int kStagesAtOnce = N == 32 && kPromotedSteps == 0 ? kParts : 2;  // as registers allow
   static constexpr int kStepsAtOnce = 4 * kStagesAtOnce;
   using BlockSums = float[G::kMBlocks][N / 2];
+  static_assert(std::is_same<typename Format::Activations, F16Activations>::value, "wgmma's operands are f16");
 
  public:
   __device__ __forceinline__ explicit QuantizedLoop(Compute& compute) : c_(compute) {

@@ -135,6 +135,7 @@ def test_list_prints_every_op_of_every_gpu(tmp_path, monkeypatch):
 
 
 OTHER_LLAMA = shape_config("llama-3-8b") | {"hidden_size": 3840}
+OTHER_GPT_OSS = shape_config("gpt-oss-20b") | {"num_local_experts": 64}
 FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128]}
 
 
@@ -145,7 +146,7 @@ FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 1
         (OTHER_LLAMA, ("--quantization", "int4"), "int4"),
         (OTHER_LLAMA, ("--quantization", "fp8", "--kv-cache-dtype", "fp8"), "fp8/fp8"),
         (OTHER_LLAMA | {"quantization_config": FP8_BLOCKS}, (), "fp8_block"),  # as stored
-        (shape_config("gpt-oss-20b"), (), "bf16:mxfp4"),
+        (OTHER_GPT_OSS, (), "bf16:mxfp4"),
     ],
 )
 def test_build_for_a_model_compiles_its_decode_step_too(config, options, held, compiler, tmp_path):

@@ -13,7 +13,7 @@ from wisp_plan.memory.buffers.persistent import LAYER_WORDS, exchanged, layer_wo
 from wisp_plan.memory.buffers.persistent import layer_table as layer_table_buffer
 from wisp_plan.memory.ledger import LedgerOptions, step_of
 from wisp_plan.presets import SHAPES, shape_spec
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import NormSpec
@@ -64,6 +64,7 @@ def test_a_manifest_describes_the_shape_of_its_name(entry):
         ("fp8_block", {"-DWISP_WEIGHT_FORMAT=fp8_block"}),
         ("int4+fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8"}),
         ("bf16:mxfp4", {"-DWISP_EXPERT_FORMAT=mxfp4"}),
+        ("bf16:mxfp4_fields", {"-DWISP_EXPERT_FORMAT=mxfp4_fields"}),
         (
             "fp8:mxfp4+fp8",
             {f"-DWISP_{kind}" for kind in ("WEIGHT_FORMAT=fp8", "EXPERT_FORMAT=mxfp4", "HEAD_FORMAT=fp8")},
@@ -117,7 +118,7 @@ def test_the_ledger_counts_the_rows_that_the_kernel_exchanges(deterministic, qua
 
 def test_the_template_reads_every_packed_format_and_no_other():
     (template,) = CATALOGUE.manifest("hopper").templates
-    assert set(template.formats) == {"bf16", *PACKED_FORMATS}
+    assert set(template.formats) == {"bf16", *EXPERT_FORMATS}
     assert CATALOGUE.templates("hopper", "fp8+fp6", kernel_model(SPEC)) == []
 
 
