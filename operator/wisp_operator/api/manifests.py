@@ -56,15 +56,22 @@ def read_files(paths: Iterable[Path | str], *, namespace: str = "default") -> li
         except ManifestError as error:
             errors += error.lines
         except UnicodeDecodeError:
-            errors.append(f"{path}: is not UTF-8 text; an {KIND} is a YAML file")
+            errors.append(f"{path}: is not UTF-8 text; an {KIND} is a YAML file{_as_model(path)}")
         except OSError as error:
             errors.append(
-                f"{path}: {error.strerror}; name a YAML file with an {KIND} (wisp demo --manifest prints one)"
+                f"{path}: {error.strerror}; name a YAML file with an {KIND} "
+                f"(wisp demo --manifest prints one){_as_model(path)}"
             )
     errors += _duplicates(manifests)
     if errors:
         raise ManifestError(errors)
     return manifests
+
+
+def _as_model(path: str) -> str:
+    """Return where a manifest names the model at ``path``; empty if there is none."""
+    is_model = path.endswith(".gguf") or Path(path, "config.json").exists()
+    return f". This is a model: its spec.model.uri is file://{Path(path).resolve()}" if is_model else ""
 
 
 def read_text(text: str, file: str, *, namespace: str = "default") -> list[Manifest]:

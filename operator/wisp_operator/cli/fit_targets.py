@@ -85,6 +85,8 @@ def read_target(text: str, chosen: dict[str, Any]) -> list[Target]:
         SourceError: the target is none of these, or ``chosen`` has a format that nothing is rounded to.
         WispError: the manifest is not valid.
     """
+    if page := re.match(r"https?://[^/]+/([\w.-]+/[\w.-]+)", text):
+        raise SourceError(f"{text} is a web page. A repository of the hub is named by hf://{page[1]}.")
     if "://" not in text and not Path(text).exists():
         return [_shape(text, chosen)]
     if (stored := chosen.get("quantization")) in STORED_SCHEMES:

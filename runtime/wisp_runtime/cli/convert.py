@@ -12,8 +12,14 @@ from wisp_runtime.cli.failures import exit_on_failure
 from wisp_runtime.cli.progress import progress
 from wisp_runtime.errors import ModelNotFound
 
+EXAMPLES = """\b
+Examples:
+  wisp-runtime convert Qwen3-0.6B-Q8_0.gguf ./Qwen3-0.6B
+  wisp-runtime convert model.gguf ./model --dtype f32 --json
+"""
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.command("convert", epilog=EXAMPLES, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from wisp_plan.gguf.files import SUFFIX
 from wisp_runtime.config import storage_settings
@@ -67,8 +67,16 @@ def source_of(uri: str, revision: str | None) -> Source | None:
         )
     raise ModelUnsupported(
         f"{uri}: the scheme {scheme}:// cannot be read; a model is a folder, a GGUF file, file://PATH, "
-        "hf://ORG/NAME or s3://BUCKET/PREFIX."
+        f"hf://ORG/NAME or s3://BUCKET/PREFIX.{_of_page(uri)}"
     )
+
+
+def _of_page(url: str) -> str:
+    """Return the hub's model whose page ``url`` may be; empty if it is none."""
+    parts = urlsplit(url)
+    names = parts.path.strip("/").split("/")[:2]
+    is_page = parts.scheme in ("http", "https") and len(names) == 2
+    return f" For a model of a hub, write hf://{'/'.join(names)}." if is_page else ""
 
 
 def _path(uri: str) -> Path:

@@ -124,6 +124,15 @@ def test_problems_of_all_files_are_reported_at_once(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["model.gguf", "folder"])
+def test_a_model_in_the_place_of_a_manifest_is_said_to_be_one(tmp_path, name):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF\xff\xfe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/config.json").write_text("{}")
+    with pytest.raises(ManifestError, match=f"its spec.model.uri is file://{tmp_path / name}"):
+        read_files([tmp_path / name])
+
+
 def test_one_name_in_two_files_is_refused(tmp_path):
     (tmp_path / "a.yaml").write_text(ONE)
     (tmp_path / "b.yaml").write_text(f"{TWO}---\n{ONE}")

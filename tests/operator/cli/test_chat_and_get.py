@@ -104,6 +104,22 @@ def test_what_is_piped_in_is_one_message_and_the_answer_alone_is_on_stdout(gatew
     assert body["stream"] is True
 
 
+@pytest.mark.parametrize(
+    ("names", "status", "says"),
+    [
+        (["tiny"], 0, ""),
+        (["tiny", "other"], 2, "Missing argument 'MODEL': name one of tiny, other."),
+        ([], 2, "Missing argument 'MODEL': the gateway serves none."),
+    ],
+)
+def test_the_only_model_needs_no_name(gateway, names, status, says):
+    gateway.state["models"] = [MODEL | {"name": name, "servedName": name} for name in names]
+    done = wisp("chat", "--url", gateway.url, "--once", "hi")
+    assert done.returncode == status
+    assert says in " ".join(done.stderr.split())
+    assert [body["model"] for body, _ in gateway.asked] == (["tiny"] if not status else [])
+
+
 def test_once_asks_and_leaves_with_what_the_user_chose(gateway):
     wisp("chat", "tiny", "--url", gateway.url, "--once", "hi", "--system", "Be brief.", "--max-tokens", "5")
     body, _ = gateway.asked[0]

@@ -275,6 +275,7 @@ def test_a_total_that_is_more_than_the_need_says_why(folder):
         ("typo.yaml", "wisp fit: typo.yaml:1: "),
         ("pvc://claim/model", "can only be read by a pod"),
         ("ftp://host/model", "spec.model.uri"),
+        ("https://hub.test/org/model/tree/main", "is named by hf://org/model."),
         ("empty", "holds no config.json and no GGUF file"),
     ],
 )

@@ -6,7 +6,13 @@ import pytest
 from hub_server import Hub
 from huggingface_hub import constants
 
-from wisp_runtime.errors import AccessDenied, ModelNotFound, SourceUnreachable, WeightsUnreadable
+from wisp_runtime.errors import (
+    AccessDenied,
+    ModelNotFound,
+    ModelUnsupported,
+    SourceUnreachable,
+    WeightsUnreadable,
+)
 from wisp_runtime.sources import transfer
 from wisp_runtime.sources.resolve import resolve
 
@@ -164,6 +170,7 @@ def gone(hub):
         ("hf://acme/other", None, ModelNotFound, r"hf://acme/other is not at http"),
         (f"hf://{REPO}@v9", None, ModelNotFound, r"has no revision 'v9': name a branch, tag or commit"),
         ("qwen/qwen3-8b", None, ModelNotFound, r"For a model of a hub, write hf://qwen/qwen3-8b"),
+        ("https://hub.test/org/model/tree/main", None, ModelUnsupported, r"a hub, write hf://org/model\."),
         ("qwen3-8b", None, ModelNotFound, r"qwen3-8b is a shape, for wisp fit and bench: to serve the model"),
         ("hf://a/b/c", None, ModelNotFound, r"is no name: write hf://ORG/NAME"),
         (f"hf://{REPO}", no_config, ModelNotFound, r"has no config.json"),

@@ -25,7 +25,7 @@ TOO_LONG = "context_length_exceeded"
 CLEAR_LINE = "\r\x1b[2K"
 EXAMPLES = """\b
 Examples:
-  wisp chat smollm2
+  wisp chat                                 with the only model that is served
   wisp chat smollm2 --system "Answer in one sentence."
   wisp chat smollm2 --once "Why is the sky blue?"
   echo "Summarise: ..." | wisp chat smollm2
@@ -35,7 +35,7 @@ Message = dict[str, str]
 
 
 @click.command("chat", epilog=EXAMPLES)
-@click.argument("model")
+@click.argument("model", required=False)
 @click.option("--url", default=DEFAULT_URL, show_default=True, envvar="WISP_URL", help="Of the gateway.")
 @click.option("--system", help="System prompt.")
 @click.option(
@@ -45,13 +45,14 @@ Message = dict[str, str]
     "--max-tokens", type=click.IntRange(1), default=MAX_TOKENS, show_default=True, help="Longest answer."
 )
 @click.option("--once", metavar="TEXT", help="Ask this, print the answer, leave.")
-def command(model: str, url: str, system: str | None, once: str | None, **sampling: Any) -> None:
-    """Talk to MODEL. Ctrl-C stops an answer, Ctrl-D leaves.
+def command(model: str | None, url: str, system: str | None, once: str | None, **sampling: Any) -> None:
+    """Talk to MODEL, or to the only one that is served. Ctrl-C stops an answer, Ctrl-D leaves.
 
     The first message wakes a model at zero; meanwhile its progress is shown. What is piped in is one message.
     WISP_API_KEY in the environment is sent to a gateway that wants a key.
     """
-    chat = Chat(GatewayClient(url), model, system, sampling)
+    gateway = GatewayClient(url)
+    chat = Chat(gateway, model or _only_model(gateway), system, sampling)
     if once is not None:
         note(chat.send(once))
     elif not sys.stdin.isatty():
@@ -61,6 +62,19 @@ def command(model: str, url: str, system: str | None, once: str | None, **sampli
         note(chat.send(text))
     else:
         converse(chat)
+
+
+def _only_model(gateway: GatewayClient) -> str:
+    """Return the name of the gateway's model.
+
+    Raises:
+        UsageError: it serves none, or several.
+    """
+    names = [row.served_name for row in read(gateway.state())]
+    if len(names) == 1:
+        return names[0]
+    served = f"name one of {', '.join(names)}" if names else "the gateway serves none"
+    raise click.UsageError(f"Missing argument 'MODEL': {served}.")
 
 
 def note(remark: str) -> None:

@@ -190,7 +190,7 @@ def _caution(card: Card) -> str:
         lack = "" if card.has_bf16 else ", which has no bf16 (activations are bf16, whatever the weights are)"
         return (
             f"The runtime refuses the {card.name}: there are no kernels for compute capability "
-            f"{major}.{minor}{lack}. It runs on an H200 and its kind; docs/kernels.md has the table.\n"
+            f"{major}.{minor}{lack}. Models have run on an H200; docs/kernels.md has the table.\n"
         )
     if card.support == "runs":
         return ""
