@@ -147,6 +147,12 @@ def test_nothing_unfinished_ships():
     assert found == []
 
 
+def test_no_file_has_the_marks_of_a_conflict_nor_does_a_patch_add_them():
+    mark = re.compile(rb"^\+?(<{7}|>{7}) ", re.MULTILINE)
+    found = [str(path.relative_to(ROOT)) for path in tracked() if mark.search(path.read_bytes())]
+    assert found == []
+
+
 def needed_by(name: str) -> set[str]:
     """Return the dependencies of an installed package; every extra of ours counts, none of others."""
     try:
