@@ -16,7 +16,8 @@ from translate import HERE, translate
 
 KERNELS = HERE.parent.parent / "kernels"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "wisp/emulated"
-_COMPILE = ("g++", "-std=c++20", "-O2", "-w", "-fPIC", "-shared")
+_COMPILE = ("g++", "-std=c++20", "-O2", "-w", "-fPIC")
+_KINDS = {".o": ("-c",), ".so": ("-shared",)}
 
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None or platform.machine() != "x86_64",
@@ -80,20 +81,25 @@ class Emulated:
 
 
 def _compiled(text: str) -> Path:
-    machine = HERE / "machine.cpp"
-    parts = (text, machine.read_text(), (HERE / "machine.h").read_text(), " ".join(_COMPILE))
-    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    library = _CACHE / f"{digest[:24]}.so"
-    if not library.exists():
-        _CACHE.mkdir(parents=True, exist_ok=True)
-        source = library.with_suffix(f".{os.getpid()}.cpp")
+    """Return the library of a kernel's text, headers and all; one that was made before, if any."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    machine = _made(".o", (HERE / "machine.cpp").read_text(), [(HERE / "machine.h").read_text()])
+    return _made(".so", text, [machine.name], machine)
+
+
+def _made(kind: str, text: str, others: list[str], *linked: Path) -> Path:
+    """Compile a text, unless that was done before; ``others`` stand for what else the result depends on."""
+    digest = hashlib.sha256("\0".join((text, *others, *_COMPILE)).encode()).hexdigest()
+    result = _CACHE / f"{digest[:24]}{kind}"
+    if not result.exists():
+        source = result.with_suffix(f".{os.getpid()}.cpp")
         source.write_text(text)
-        made = source.with_suffix(".so")
+        made = source.with_suffix(kind)
         try:
-            command = [*_COMPILE, f"-I{HERE}", str(source), str(machine), "-o", str(made)]
+            command = [*_COMPILE, *_KINDS[kind], f"-I{HERE}", str(source), *map(str, linked), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
-            made.replace(library)
+            made.replace(result)
         finally:
             source.unlink()
-    return library
+    return result

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 // Leave the registers that a function must keep on this stack and go on with another (x86-64, System V).
 extern "C" void emulator_switch(void** from, void* to);
@@ -35,8 +36,10 @@ Machine machine;
 
 namespace {
 
-constexpr size_t kStackBytes = 128 * 1024;
-constexpr int64_t kPatience = 2000000;  // turns in which nobody could run
+// Odd in cache lines: tops of stacks at a power of two from each other would share a few sets of a cache.
+constexpr size_t kStackBytes = 128 * 1024 + 65 * 64;
+constexpr int64_t kPatience = 2000000;  // of the clock, while nobody could run
+constexpr int64_t kHurry = 20;          // of the clock a turn, once all have looked in vain and nothing is on its way
 const std::function<void()>* body;
 void* scheduler;
 
@@ -71,18 +74,17 @@ void Machine::make_grid() {
     block->rank = b % cluster_size;
     block->shared = shared_.data() + skew + size_t(b) * kSharedBytes;
     block->warps.resize((threads + 31) / 32);
+    block->fibers.resize(threads);
     for (int t = 0; t < threads; t++) {
-      auto fiber = std::make_unique<Fiber>();
-      fiber->thread = {t % block_shape.x, t / block_shape.x % block_shape.y, t / block_shape.x / block_shape.y};
-      fiber->block = block.get(), fiber->lane = t % 32, fiber->warp = t / 32;
-      fiber->wgmmas.emplace_back();
+      Fiber& fiber = block->fibers[t];
+      fiber.thread = {t % block_shape.x, t / block_shape.x % block_shape.y, t / block_shape.x / block_shape.y};
+      fiber.block = block.get(), fiber.lane = t % 32, fiber.warp = t / 32;
       const auto stack_end = stacks_.get() + size_t(b * threads + t + 1) * kStackBytes;
       uintptr_t top = reinterpret_cast<uintptr_t>(stack_end) / 16 * 16 - 64;
       void** frame = reinterpret_cast<void**>(top);
       frame[6] = reinterpret_cast<void*>(&fiber_main);
-      fiber->stack_pointer = frame;
+      fiber.stack_pointer = frame;
       block->warps[t / 32].live++;
-      block->fibers.push_back(std::move(fiber));
     }
     blocks_.push_back(std::move(block));
   }
@@ -105,10 +107,12 @@ std::string Machine::run(const std::function<void()>& kernel) {
   for (size_t i = resident_ == 0 ? blocks_.size() : resident_; i > 0; i--) begin();
   int64_t idle = 0;
   while (!live.empty() && fault_.empty()) {
-    clock++;
+    const bool is_stuck = idle > int64_t(64 * live.size()) && !is_anything_on_its_way();
+    const int64_t passed = is_stuck ? kHurry : 1;
+    clock += passed;
     const size_t pick = random_() % live.size();
     auto [block, warp] = live[pick];
-    idle = turn(*block, warp) ? 0 : idle + 1;
+    idle = turn(*block, warp) ? 0 : idle + passed;
     if (block->warps[warp].live == 0) {
       live[pick] = live.back(), live.pop_back();
       if (std::ranges::all_of(block->warps, [](const Warp& each) { return each.live == 0; })) begin();
@@ -116,7 +120,7 @@ std::string Machine::run(const std::function<void()>& kernel) {
     if (chance(lateness_) || idle > int64_t(2 * live.size())) land_some();
     if (idle > kPatience) fault_ = "nobody can run, and nothing is on its way";
   }
-  while (fault_.empty() && !(copies_.empty() && copiers_.empty() && stores_.empty())) land_some();
+  while (fault_.empty() && is_anything_on_its_way()) land_some();
   current = nullptr;
   free_grid();
   return fault_;
@@ -129,8 +133,9 @@ bool Machine::turn(Block& block, int warp) {
     bool all_poll = true;
     const size_t first = size_t(warp) * 32, last = std::min(first + 32, block.fibers.size());
     for (size_t i = first; i < last; i++) {
-      Fiber& fiber = *block.fibers[i];
-      if (fiber.is_done || (fiber.waits_on && *fiber.waits_on == fiber.waits_for)) continue;
+      Fiber& fiber = block.fibers[i];
+      if (fiber.is_done) continue;
+      if (fiber.waits_on && *fiber.waits_on == fiber.waits_for && clock <= fiber.waits_until) continue;
       fiber.waits_on = nullptr, fiber.polls = false;
       current = &fiber;
       emulator_switch(&scheduler, fiber.stack_pointer);
@@ -146,6 +151,13 @@ bool Machine::turn(Block& block, int warp) {
 void Machine::poll() {
   current->polls = true;
   yield();
+}
+
+void Machine::await_change(const void* word, int64_t until) {
+  current->waits_on = static_cast<const unsigned*>(word), current->waits_for = *current->waits_on;
+  current->waits_until = until;
+  poll();
+  current->waits_until = kForever;
 }
 
 void Machine::yield() {
@@ -175,7 +187,7 @@ Block& Machine::block_at(uint32_t address) {
   return *blocks_[current->block->cluster->index.x + rank - 1];  // clusters lie along x
 }
 
-std::byte* Machine::resolve(uint32_t address) {
+std::byte* Machine::resolve_elsewhere(uint32_t address) {
   const uint32_t offset = address & ((1u << kRankShift) - 1);
   if (offset >= kSharedBytes) fault("shared address " + std::to_string(offset));
   return block_at(address).shared + offset;
@@ -200,9 +212,8 @@ void Machine::land_some() {
     if (!copiers_.empty()) {
       std::swap(copiers_[random_() % copiers_.size()], copiers_.back());
       Fiber& fiber = *copiers_.back();
-      fiber.copies.front()();
-      fiber.copies.pop_front();
-      if (fiber.copies.empty()) copiers_.pop_back();
+      std::exchange(fiber.copies[fiber.copies.size() - (fiber.issued - fiber.landed)], nullptr)();
+      if (++fiber.landed == fiber.issued) fiber.copies.clear(), copiers_.pop_back();
     }
     if (!stores_.empty()) show(random_() % stores_.size());
   }

@@ -7,8 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -24,22 +24,24 @@ constexpr uint32_t kSharedBytes = 256 * 1024;  // of a block: what 18 bits can n
 constexpr uint32_t kFixedBytes = 24 * 1024;    // of these, at the end, memory of a fixed size
 constexpr int kRankShift = 24;                 // mapa's addresses: rank + 1 above this bit
 
+constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
+
 struct Block;
 
 struct Fiber {
+  bool is_done = false, polls = false;  // it looked in vain
+  unsigned waits_for = 0;
+  const unsigned* waits_on = nullptr;  // runs again when this differs from waits_for, or after this clock
+  int64_t waits_until = kForever;
+  void* stack_pointer = nullptr;
   Dim3 thread;
   Block* block;
   int lane, warp;
-  void* stack_pointer = nullptr;
-  bool is_done = false;
-  const unsigned* waits_on = nullptr;  // runs again when this differs from waits_for
-  unsigned waits_for = 0;
   // Warpgroup MMAs that are issued and not run, in groups; the last is not committed yet.
   std::vector<std::vector<std::function<void()>>> wgmmas;
-  std::deque<std::function<void()>> copies;  // cp.async, and what shall follow it
-  size_t issued = 0;                         // copies, landed ones too
-  std::vector<size_t> groups;                // `issued` at each cp.async.commit_group
-  bool polls = false;                        // it looked in vain
+  std::vector<std::function<void()>> copies;  // cp.async, and what shall follow it; none after the last has landed
+  unsigned issued = 0, landed = 0;            // copies, of all time
+  std::vector<unsigned> groups;               // `issued` at each cp.async.commit_group
 };
 
 struct Barrier {  // of bar.sync, of a warp, of a cluster
@@ -57,7 +59,7 @@ struct Block {
   int rank;  // in its cluster
   Block* cluster;
   std::byte* shared;
-  std::vector<std::unique_ptr<Fiber>> fibers;
+  std::vector<Fiber> fibers;
   std::vector<Warp> warps;
   Barrier barriers[16], cluster_barrier;  // the latter of rank 0 counts
   bool claims[2] = {};                    // of __syncthreads_or, in turns
@@ -83,14 +85,18 @@ class Machine {
   // Run a grid to its end; returns why it did not come to one, or "".
   std::string run(const std::function<void()>& kernel);
 
-  void yield();                                   // let others run
-  void poll();                                    // the same, while waiting for a change
+  void yield();  // let others run
+  void poll();   // the same, while waiting for a change
+  // The same until a word is another, or the clock has passed a time: as polls, without running for each.
+  void await_change(const void* word, int64_t until = kForever);
   void wait_for(Barrier& barrier, int expected);  // arrive, and wait for the others
   [[noreturn]] void fault(std::string why);
   bool chance(unsigned one_in) { return random_() % one_in == 0; }
 
   // An address of this block's shared memory, or of another's that mapa has named.
-  std::byte* resolve(uint32_t address);
+  std::byte* resolve(uint32_t address) {
+    return address < kSharedBytes ? current->block->shared + address : resolve_elsewhere(address);
+  }
   template <class T>
   T& at(uint32_t address) {
     return *reinterpret_cast<T*>(resolve(address));
@@ -108,6 +114,8 @@ class Machine {
   void make_grid();
   void free_grid();
   bool turn(Block& block, int warp);
+  std::byte* resolve_elsewhere(uint32_t address);
+  bool is_anything_on_its_way() const { return !(copies_.empty() && copiers_.empty() && stores_.empty()); }
   void land_some();
   void show(size_t index);
 

@@ -24,16 +24,24 @@ inline float unsigned_float(uint32_t bits, int exponents, int mantissa, bool has
   return std::ldexp(float(rest | 1u << mantissa), int(exponent) - bias - mantissa);
 }
 
+// By the bits: a library's frexp and ldexp took most of an emulated GEMM's time.
 inline float to_float(F16 value) {
-  static const std::array<float, 65536> all = [] {
-    std::array<float, 65536> values;
-    for (uint32_t bits = 0; bits < 65536; bits++) {
-      const float size = unsigned_float(bits & 0x7fff, 5, 10, true);
-      values[bits] = bits & 0x8000 ? -size : size;
-    }
-    return values;
-  }();
-  return all[value.bits];
+  const uint32_t sign = uint32_t(value.bits & 0x8000) << 16;
+  const float size = std::bit_cast<float>(uint32_t(value.bits & 0x7fff) << 13) * 0x1p112f;  // exponents of 8 bits
+  const uint32_t bits = std::bit_cast<uint32_t>(size);
+  return std::bit_cast<float>(sign | (size >= 65536.f ? bits | 0x7f800000 : bits));
+}
+
+// The bits of a float without a sign in a format whose exponents are smaller by `bias`, with `mantissa` bits, rounded
+// to nearest even; none too large for it.
+inline uint32_t rounded_bits(float size, int bias, int mantissa) {
+  const uint32_t bits = std::bit_cast<uint32_t>(size), least = uint32_t(bias + 1) << 23;
+  if (bits < least) {  // subnormal: the last bit of this sum is that of the result
+    const float unit = std::bit_cast<float>(uint32_t(bias + 24 - mantissa) << 23);
+    return std::bit_cast<uint32_t>(size + unit) - std::bit_cast<uint32_t>(unit);
+  }
+  const int dropped = 23 - mantissa;
+  return (bits + (1u << (dropped - 1)) - 1 + (bits >> dropped & 1) - (uint32_t(bias) << 23)) >> dropped;
 }
 
 // Rounded to nearest even; saturates if asked to.
@@ -42,17 +50,17 @@ inline F16 to_f16(float value, bool saturates = false) {
   const float size = std::fabs(value);
   if (std::isnan(value)) return {0x7fff};
   if (size >= 65520.f) return {uint16_t(sign | (saturates ? 0x7bff : 0x7c00))};
-  int exponent;
-  std::frexp(size, &exponent);
-  const int unit = std::max(exponent - 11, -24);  // exponent of the last bit
-  const uint32_t steps = uint32_t(std::nearbyint(std::ldexp(size, -unit)));
-  if (steps < 1024) return {uint16_t(sign | steps)};
-  return {uint16_t(sign | ((unit + 24) * 1024 + steps))};
+  return {uint16_t(sign | rounded_bits(size, 112, 10))};
 }
 
-inline F16 e4m3_to_f16(uint32_t bits) {
-  const float size = unsigned_float(bits & 0x7f, 4, 3, false);
-  return to_f16(bits & 0x80 ? -size : size);
+inline F16 e4m3_to_f16(uint32_t code) {
+  static const std::array<F16, 128> sizes = [] {
+    std::array<F16, 128> all;
+    for (uint32_t bits = 0; bits < 128; bits++) all[bits] = to_f16(unsigned_float(bits, 4, 3, false));
+    return all;
+  }();
+  const uint16_t size = sizes[code & 0x7f].bits;
+  return {size == 0x7fff ? size : uint16_t(size | (code & 0x80) << 8)};
 }
 
 // Rounded to nearest even; what is too large becomes 448.
@@ -60,12 +68,7 @@ inline uint32_t to_e4m3(float value) {
   const uint32_t sign = std::signbit(value) ? 0x80 : 0;
   const float size = std::fabs(value);
   if (std::isnan(value)) return 0x7f;
-  if (size >= 448.f) return sign | 0x7e;
-  int exponent;
-  std::frexp(size, &exponent);
-  const int unit = std::max(exponent - 4, -9);  // exponent of the last bit
-  const uint32_t steps = uint32_t(std::nearbyint(std::ldexp(size, -unit)));
-  return sign | (steps < 8 ? steps : uint32_t((unit + 9) * 8 + steps));
+  return sign | (size >= 448.f ? 0x7e : rounded_bits(size, 120, 3));
 }
 
 inline uint32_t pair_of(F16 low, F16 high) {
@@ -101,11 +104,11 @@ inline void ptx_cvt_rn_f16x2_e4m3x2(uint32_t& pair, uint16_t codes) {
   pair = emulator::pair_of(emulator::e4m3_to_f16(codes & 255), emulator::e4m3_to_f16(codes >> 8));
 }
 inline void ptx_lop3_b32(uint32_t& word, uint32_t a, uint32_t b, uint32_t c, int table) {
-  word = 0;
-  for (int bit = 0; bit < 32; bit++) {
-    const int row = int(a >> bit & 1) * 4 + int(b >> bit & 1) * 2 + int(c >> bit & 1);
-    word |= uint32_t(table >> row & 1) << bit;
+  uint32_t result = 0;
+  for (int row = 0; row < 8; row++) {
+    if (table >> row & 1) result |= (row & 4 ? a : ~a) & (row & 2 ? b : ~b) & (row & 1 ? c : ~c);
   }
+  word = result;
 }
 inline void ptx_mov_b32(uint32_t& word, uint32_t constant) {
   word = constant;

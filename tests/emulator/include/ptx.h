@@ -104,16 +104,18 @@ OperandRow operand_row(uint64_t descriptor, int r) {
 // Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two) times B, added or not.
 template <int N, class T, class Rows>
 void wgmma_later(float* sums, Rows a, uint64_t b, bool accumulates) {
-  machine.current->wgmmas.back().push_back([=] {
+  auto& groups = machine.current->wgmmas;
+  if (groups.empty()) groups.emplace_back();
+  groups.back().push_back([=] {
     const OperandRow rows[] = {a(0), a(1)};
-    for (int i = 0; i < N / 4; i++) {
-      const OperandRow column = operand_row<T>(b, i / 2 * 8 + machine.current->lane % 4 * 2 + i % 2);
-      for (int half = 0; half < 2; half++) {
-        float sum = 0.f;
-        for (int k = 0; k < 16; k++) sum += rows[half][k] * column[k];
-        float& all = sums[i / 2 * 4 + half * 2 + i % 2];
-        all = accumulates ? all + sum : sum;
+    for (int i = 0; i < N / 2; i += 4) {
+      const int first = i * 2 + machine.current->lane % 4 * 2;
+      const OperandRow columns[] = {operand_row<T>(b, first), operand_row<T>(b, first + 1)};
+      float tile[4] = {};
+      for (int k = 0; k < 16; k++) {
+        for (int each = 0; each < 4; each++) tile[each] += rows[each / 2][k] * columns[each % 2][k];
       }
+      for (int each = 0; each < 4; each++) sums[i + each] = accumulates ? sums[i + each] + tile[each] : tile[each];
     }
   });
 }
@@ -192,14 +194,17 @@ inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(uint32_t barrier)
   emulator::machine.copy_async([of] { of->arrive(1); });
 }
 inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity) {
-  while (emulator::mbarrier(barrier).phase() == parity) emulator::machine.poll();
+  emulator::Mbarrier& of = emulator::mbarrier(barrier);
+  while (of.phase() == parity) emulator::machine.await_change(&of.bytes_and_phase);
 }
 inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity, long long timeout,
                                                                void* report, unsigned* counters, int what, int phase) {
+  emulator::Mbarrier& of = emulator::mbarrier(barrier);
   const int64_t begin = emulator::machine.clock;
-  while (emulator::mbarrier(barrier).phase() == parity) {
-    emulator::machine.poll();
-    if (emulator::machine.clock - begin <= timeout) continue;
+  const int64_t last = timeout < emulator::kForever - begin ? begin + timeout : emulator::kForever;
+  while (of.phase() == parity) {
+    emulator::machine.await_change(&of.bytes_and_phase, last);
+    if (emulator::machine.clock <= last) continue;
     const int found[4] = {what, int(blockIdx.x), int(threadIdx.x / 32), phase};
     if (atomicExch(counters, 1u) == 0) std::memcpy(report, found, sizeof(found));
     emulator::machine.fault("trap");
@@ -224,8 +229,8 @@ inline void ptx_cp_async_commit_group() {
 inline void ptx_cp_async_wait_group(size_t pending) {
   const emulator::Fiber& self = *emulator::machine.current;
   if (self.groups.size() <= pending) return;
-  const size_t first = self.groups[self.groups.size() - 1 - pending];
-  while (self.issued - self.copies.size() < first) emulator::machine.poll();
+  const unsigned first = self.groups[self.groups.size() - 1 - pending];
+  while (self.landed < first) emulator::machine.await_change(&self.landed);
 }
 inline void ptx_cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes_L2__cache_hint(
     uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t) {
@@ -381,17 +386,16 @@ void mma_16x8x16_of(float& c0, float& c1, float& c2, float& c3, uint32_t a0, uin
   const emulator::Shown all = emulator::show_to_warp(a0, a1, a2, a3, b0, b1);
   const int lane = emulator::machine.current->lane;
   const auto half = [](uint64_t word, int which) { return emulator::to_float(T{uint16_t(word >> (which * 16))}); };
-  float* const sums[] = {&c0, &c1, &c2, &c3};
-  for (int i = 0; i < 4; i++) {
-    const int row = lane / 4, column = lane % 4 * 2 + i % 2;
-    float sum = 0.f;
-    for (int k = 0; k < 16; k++) {
-      const int pair = k % 8 / 2;
-      const uint64_t a = all.words[row * 4 + pair][i / 2 + k / 8 * 2], b = all.words[column * 4 + pair][4 + k / 8];
-      sum += half(a, k % 2) * half(b, k % 2);
+  float sums[4] = {};
+  for (int k = 0; k < 16; k++) {
+    const uint64_t* const rows = all.words[lane / 4 * 4 + k % 8 / 2];
+    const float a[] = {half(rows[k / 8 * 2], k % 2), half(rows[k / 8 * 2 + 1], k % 2)};
+    for (int i = 0; i < 2; i++) {
+      const float b = half(all.words[(lane % 4 * 2 + i) * 4 + k % 8 / 2][4 + k / 8], k % 2);
+      sums[i] += a[0] * b, sums[2 + i] += a[1] * b;
     }
-    *sums[i] += sum;
   }
+  c0 += sums[0], c1 += sums[1], c2 += sums[2], c3 += sums[3];
 }
 inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(float& c0, float& c1, float& c2, float& c3,
                                                                     uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
@@ -409,7 +413,9 @@ inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(float& c0, flo
 // A warpgroup's wgmmas, run when they are waited for.
 inline void ptx_wgmma_fence_sync_aligned() {}
 inline void ptx_wgmma_commit_group_sync_aligned() {
-  emulator::machine.current->wgmmas.emplace_back();
+  auto& groups = emulator::machine.current->wgmmas;
+  if (groups.empty()) groups.emplace_back();
+  groups.emplace_back();
 }
 inline void ptx_wgmma_wait_group_sync_aligned(int pending) {
   auto& groups = emulator::machine.current->wgmmas;
