@@ -191,11 +191,15 @@ def test_pairs_are_sorted_by_expert_in_the_order_of_tokens(
     ]
 
 
+def swish(g: np.ndarray, slope: float = 1) -> np.ndarray:
+    """Return ``g`` times the sigmoid of ``slope`` g, by exponentials that overflow for no g."""
+    small = np.exp(-np.abs(slope * g))
+    return g * np.where(g < 0, small, 1) / (1 + small)
+
+
 ACTIVATIONS = {
-    "silu": lambda g, u: g / (1 + np.exp(-g)) * u,
-    "clamped_swiglu": lambda g, u: (
-        (np.clip(u, -7, 7) + 1) * np.minimum(g, 7) / (1 + np.exp(-1.702 * np.minimum(g, 7)))
-    ),
+    "silu": lambda g, u: swish(g) * u,
+    "clamped_swiglu": lambda g, u: (np.clip(u, -7, 7) + 1) * swish(np.minimum(g, 7), 1.702),
     "relu2": None,
 }
 
@@ -285,7 +289,9 @@ def test_every_code_of_mxfp4_times_every_scale_is_exact(name: str) -> None:
     stored = aligned(pack_quantized(packed, matrix)[None])
     x = aligned(np.eye(columns, dtype=np.float32).astype(BF16))
     y = multiply(x, stored, packed, codes.shape, None, PLAIN_STORE, (tiles, columns), 128, rows=None)
-    assert np.array_equal(y.T.astype(np.float32), dequantize(packed, matrix).astype(BF16).astype(np.float32))
+    with np.errstate(over="ignore"):  # of both: the largest scales of rows make infinities
+        expected = dequantize(packed, matrix)
+    assert np.array_equal(y.T.astype(np.float32), expected.astype(BF16).astype(np.float32))
 
 
 def experts_results(

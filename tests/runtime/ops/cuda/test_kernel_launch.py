@@ -76,10 +76,11 @@ def kernels(monkeypatch, driver):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     sys.modules["cuda.bindings"].driver = driver
     sys.modules["cupy"].ndarray = FakeArray
-    name = "wisp_runtime.ops.cuda.device.kernels"
-    monkeypatch.delitem(sys.modules, name, raising=False)
-    yield importlib.import_module(name)
-    sys.modules.pop(name, None)
+    before = set(sys.modules)
+    yield importlib.import_module("wisp_runtime.ops.cuda.device.kernels")
+    for name in set(sys.modules) - before:
+        if name.startswith("wisp_runtime.ops.cuda."):
+            del sys.modules[name]
 
 
 @pytest.fixture

@@ -13,17 +13,6 @@ from wisp_plan.memory.buffers.gemm import BLOCK_M, block_n
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
 from wisp_runtime.errors import ShapeError
 
-MODULES = (
-    "arrays",
-    "device",
-    "kernels",
-    "workspace",
-    "driver",
-    "packing",
-    "quantized",
-    "linear",
-    "portable_linear",
-)
 BUFFER_BYTES = 1 << 20
 
 
@@ -82,8 +71,7 @@ def linear(monkeypatch):
     cupy.ndarray = FakeArray
     for name, module in (("cupy", cupy), ("cuda", ModuleType("cuda")), ("cuda.bindings", MagicMock())):
         monkeypatch.setitem(sys.modules, name, module)
-    for name in MODULES:
-        monkeypatch.delitem(sys.modules, f"wisp_runtime.ops.cuda.{name}", raising=False)
+    before = set(sys.modules)
     module = importlib.import_module("wisp_runtime.ops.cuda.gemm.linear")
     module.maps = []
 
@@ -94,8 +82,9 @@ def linear(monkeypatch):
     token_maps = importlib.import_module("wisp_runtime.ops.cuda.gemm.token_maps")
     monkeypatch.setattr(token_maps, "tensor_map_2d", tensor_map)
     yield module
-    for name in MODULES:
-        sys.modules.pop(f"wisp_runtime.ops.cuda.{name}", None)
+    for name in set(sys.modules) - before:
+        if name.startswith("wisp_runtime.ops.cuda."):
+            del sys.modules[name]
 
 
 @pytest.fixture
