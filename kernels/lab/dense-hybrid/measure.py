@@ -1,8 +1,8 @@
-"""Measure the persistent step of Qwen3.8-27B in block FP8: ``build``, ``decode 1,8,16,32`` or ``phases 1``.
+"""Measure the persistent step of a model in block FP8: ``build``, ``decode 1,8,16,32`` or ``phases 1``.
 
 ``decode`` shows the cosines of the start's self-test against the general path, and milliseconds of a step as
 served, at 512 tokens. ``phases`` shows microseconds of each activity of a layer: mean of blocks, quickest,
-slowest; layers of a kind apart.
+slowest; layers of a kind apart. The model is the shape that ``SHAPE`` names, Qwen3.8-27B if nothing does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-SHAPE = {"shape": "qwen3.8-27b", "device": "cuda", "quantization": "fp8_block"}
+NAME = os.environ.get("SHAPE", "qwen3.8-27b")
+SHAPE = {"shape": NAME, "device": "cuda", "quantization": "fp8_block"}
 CONTEXT, STEPS, PERIOD = 512, 48, 4
 
 
@@ -30,7 +31,7 @@ def build() -> None:
 
     for job in kernels.plan(Catalogue(Path("kernels")), ["sm_90a"], Path(os.environ["WISP_KERNELS"])):
         source = job.source
-        if source.model == "qwen3.8-27b" and source.formats == ("fp8_block",) and not job.cubin.exists():
+        if source.model == NAME and source.formats == ("fp8_block",) and not job.cubin.exists():
             kernels.compile_one(job, kernels.find_nvcc(), Path("kernels/include"))
             show(job.cubin.name)
 
@@ -43,7 +44,8 @@ def show_cosines() -> None:
 
     def shown(*arguments: object) -> str | None:
         for width in widths:
-            self_test._WIDTHS, self_test._MIN_COSINE = (width,), 1.1
+            self_test._WIDTHS = (width,)
+            self_test._MIN_COSINE = self_test._MIN_MIXTURE_COSINE = 1.1
             show(f"  self-test: {compare(*arguments)}")
         return None
 

@@ -4,6 +4,7 @@
 # compiles these first (this model's alone, all at once: a minute). Logs in $OUT.
 #   measure.sh         today's, 0001, 0001 and 0002, all but 0006; timelines and tests of the last. 85 s, 150 with nvcc
 #   measure.sh each    0003 and 0004 alone, all with 0006; today's timelines at 8 and 32; general at 32. 70 s, 135 with nvcc
+#   measure.sh experts Qwen3-30B-A3B: today's, and 0001 with 0007. 30 s, 90 with nvcc
 py=${PYTHON:-python3}; [ -x .venv/bin/python ] && py=$PWD/.venv/bin/python
 OUT=${OUT:-/tmp/dense-hybrid}; mkdir -p "$OUT"; OUT=$(realpath "$OUT"); start=$SECONDS; failed=0
 here=$(realpath "$(dirname "$0")"); root=$PWD; limit=${LIMIT:-150}
@@ -23,6 +24,9 @@ measure() { local name=$1 tree=$2; shift 2; stage "$name" 40 "$tree" "$py" "$her
 if [ "$1" = each ]; then
   variants="ahead gates vectors"
   tree gates 0003; tree vectors 0004; tree ahead 0001 0002 0003 0004 0005 0006
+elif [ "$1" = experts ]; then
+  export SHAPE=qwen3-30b-a3b; variants=experts
+  tree experts 0001 0007
 else
   variants="all lean shared"
   tree lean 0001; tree shared 0001 0002; tree all 0001 0002 0003 0004 0005
@@ -34,6 +38,11 @@ if [ "$1" = each ]; then
   for name in $variants; do measure "decode-$name" /tmp/dense-hybrid-$name decode 1,8,16,32; done
   for batch in 8 32; do LINES_OF=1 measure "phases-now-$batch" "$root" phases $batch; done
   measure decode-general "$root" decode 32 general
+elif [ "$1" = experts ]; then
+  measure decode-experts-now "$root" decode 1,8,16,32
+  measure decode-experts /tmp/dense-hybrid-experts decode 1,8,16,32
+  stage tests-experts 25 /tmp/dense-hybrid-experts "$py" -m pytest -q --tb=short --no-header -p no:cacheprovider \
+    tests/gpu/persistent/test_persistent_experts.py
 else
   measure decode-now "$root" decode 1,8,16,32
   for name in $variants; do measure "decode-$name" /tmp/dense-hybrid-$name decode 1,8,16,32; done
