@@ -50,8 +50,8 @@ def test_a_hidden_test_fails_a_run_in_ci_alone(ci, code, tmp_path):
         ("tests/plan/test_units.py::test_a", "tests/plan/test_units.py"),
         ("tests/attacks/gateway/test_keys.py::test_a", "tests/attacks/gateway"),
         (
-            "tests/emulator/test_emulated_step.py::test_a[b]",
-            "tests/emulator/test_emulated_step.py::test_a[b]",
+            "tests/emulator/test_emulated_step.py::test_a[b-c]",
+            "tests/emulator/test_emulated_step.py::test_a[b",
         ),
     ],
 )

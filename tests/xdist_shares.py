@@ -1,11 +1,13 @@
 """Share of the tests that each of several processes takes (``make test`` runs ``pytest -n``).
 
 Tests of a file share fixtures, so one process takes a complete file, and the attacks on one target a complete
-folder. The emulator's tests share little and compute for seconds, so each goes where a process is free.
+folder. The emulator's tests compute for seconds, so those of a function and its first parameter, a model most
+often, go where a process is free.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePosixPath
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 FOLDERS = ("tests/attacks/gateway", "tests/attacks/operator", "tests/attacks/runtime")
 """Folders whose files share a target that is expensive to start."""
 SINGLE = ("tests/emulator",)
-"""Folders whose tests are computations of seconds without a common fixture."""
+"""Folders whose tests are computations of seconds, of which a function's have models in common."""
 LONG = (*FOLDERS, *SINGLE)
 """Folders that begin first, so that none of them is the last to end; the longest first."""
 
@@ -22,7 +24,7 @@ def share_of(nodeid: str) -> str:
     """Return the name that the tests of one process have in common."""
     file = nodeid.partition("::")[0]
     if file.startswith(SINGLE):
-        return nodeid
+        return re.match(r"[^[]*(\[[^-\]]*)?", nodeid)[0]
     return next((folder for folder in FOLDERS if file.startswith(folder)), file)
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,7 @@ class Emulated:
     """
 
     def __init__(self, source: Path, defines: list[str]) -> None:
-        text = translate(source, [KERNELS / "include", source.parent], defines)
-        self._library = ctypes.CDLL(str(_compiled(text)))
+        self._library = _library(source, tuple(defines))
 
     def launch(
         self,
@@ -78,6 +78,12 @@ class Emulated:
         grid = (ctypes.c_uint * 3)(*((blocks, 1, 1) if isinstance(blocks, int) else blocks))
         if why := launch(grid, threads, cluster, seed, pointers):
             raise DidNotEnd(why.decode())
+
+
+@cache  # tests that change a source do so in folders of their own
+def _library(source: Path, defines: tuple[str, ...]) -> ctypes.CDLL:
+    text = translate(source, [KERNELS / "include", source.parent], [*defines])
+    return ctypes.CDLL(str(_compiled(text)))
 
 
 def _compiled(text: str) -> Path:

@@ -66,7 +66,8 @@ def _codes(packed: PackedFormat, numbers: np.ndarray) -> np.ndarray:
         case "e4m3":
             return np.clip(numbers, -448, 448).astype(ml_dtypes.float8_e4m3fn).view(np.uint8)
         case "e2m1":
-            return np.abs(numbers[..., None] - E2M1).argmin(-1).astype(np.uint8)
+            sizes = np.searchsorted((E2M1[:7] + E2M1[1:8]) / 2, np.abs(numbers))  # of ties the smaller
+            return (sizes + 8 * ((numbers < 0) & (sizes > 0))).astype(np.uint8)
         case "int8":
             return (np.rint(numbers).clip(-128, 127) + 128).astype(np.uint8)
     return (np.rint(numbers).clip(-8, 7) + 8).astype(np.uint8)
