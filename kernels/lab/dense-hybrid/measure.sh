@@ -15,10 +15,10 @@ stage() {  # name, seconds, tree, command…
   [ "$left" -gt 4 ] || { echo "OUT OF TIME: $name"; failed=1; return; }
   (cd "$tree" && timeout $((s < left ? s : left)) "$@") >"$OUT/$name.log" 2>&1 || { failed=1; echo "FAILED: $name"; }
   grep -v Warning "$OUT/$name.log" | tail -n "${LINES_OF:-10}" | cut -c1-150; echo "== $name, $((SECONDS - start)) s"; }
-tree() {  # name, patches…: a copy of the tree with them
+tree() {  # name, patches…: a copy of the tree with them (not with what they do to the emulator)
   local to=/tmp/dense-hybrid-$1; shift; rm -rf "$to"; mkdir -p "$to"; cp -r runtime operator tests kernels pyproject.toml "$to"
   for number in "$@"; do
-    (cd "$to" && GIT_CEILING_DIRECTORIES=/tmp git apply "$here/$number"-*.patch) || { echo "FAILED: $number"; exit 1; }
+    (cd "$to" && GIT_CEILING_DIRECTORIES=/tmp git apply --include="kernels/*" "$here/$number"-*.patch) || { echo "FAILED: $number"; exit 1; }
   done; }
 measure() { local name=$1 tree=$2; shift 2; stage "$name" 40 "$tree" "$py" "$here/measure.py" "$@"; }
 if [ "$1" = each ]; then
