@@ -93,7 +93,7 @@ class Experts(Quantized):
         self.general(batch)
         self.cache.keys[:], self.cache.values[:] = cached
         counts = general.copy()
-        is_equal = equals_general(self, contexts, seed, max_error)
+        is_equal = equals_general(self, contexts, seed, max_error, batch)
         return is_equal and np.array_equal(self.expert_counts, counts)
 
 
