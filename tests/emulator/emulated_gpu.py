@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock, patch
+from unittest.mock import MagicMock
 
 import numpy as np
+import pytest
 from emulated_kernel import Emulated
 
 from wisp_plan.memory.buffers.buffer import Buffer
@@ -165,11 +166,20 @@ class EmulatedGpu:
 
 
 @contextmanager
-def imported(*names: str) -> Iterator[list[ModuleType]]:
-    """Import modules of ``wisp_runtime.ops.cuda`` with a stand-in for CuPy where it is missing."""
-    stand_ins = {"cupy": MagicMock(), "cuda": ModuleType("cuda"), "cuda.bindings": MagicMock()}
+def imported(*names: str, cupy: Any = None, bindings: Any = None) -> Iterator[list[ModuleType]]:
+    """Import modules of ``wisp_runtime.ops.cuda`` with stand-ins for CuPy and the driver; forget them after.
+
+    Args:
+        names: of the modules.
+        cupy: stand-in for ``cupy``; None: one that takes every call.
+        bindings: of ``cuda.bindings``, whose ``driver`` is the driver; None: as above.
+    """
+    stand_ins = {"cuda": ModuleType("cuda")}
+    stand_ins |= {"cupy": cupy or MagicMock(), "cuda.bindings": bindings or MagicMock()}
     before = set(sys.modules)
-    with patch.dict(sys.modules, stand_ins):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in stand_ins.items():
+            patch.setitem(sys.modules, name, module)
         yield [importlib.import_module(f"wisp_runtime.ops.cuda.{name}") for name in names]
         for name in set(sys.modules) - before:
             if name.startswith("wisp_runtime.ops.cuda."):

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent / "engine"))
 sys.path.insert(0, str(Path(__file__).parent / "models"))
 sys.path.insert(0, str(Path(__file__).parent / "quantize"))
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "emulator"))  # emulated_gpu, which imports ops/cuda
 sys.path.insert(0, str(Path(__file__).parent / "support/markup"))
 sys.path.insert(0, str(Path(__file__).parent / "support/sdk_fields"))
 from fake_engine import END, live_server, tokens_of, write_model

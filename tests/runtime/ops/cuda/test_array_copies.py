@@ -1,13 +1,11 @@
 """Copies to the host keep the device's stream current; on a stand-in for CuPy with its stack of streams."""
 
-import importlib
-import sys
-from types import ModuleType
 from unittest.mock import MagicMock
 
 import ml_dtypes
 import numpy as np
 import pytest
+from emulated_gpu import imported
 
 
 class Streams:
@@ -44,18 +42,10 @@ def modules(monkeypatch, streams):
     """``device/gpu.py`` and ``device/arrays.py``, imported with the stand-ins."""
     cupy = MagicMock(asnumpy=streams.asnumpy, ascontiguousarray=np.ascontiguousarray, ndarray=np.ndarray)
     cupy.cuda.Stream.side_effect = lambda **_: streams.stream("ours")
-    for name, stand_in in (("cupy", cupy), ("cuda", ModuleType("cuda")), ("cuda.bindings", MagicMock())):
-        monkeypatch.setitem(sys.modules, name, stand_in)
-    before = set(sys.modules)
-    gpu, arrays = (
-        importlib.import_module(f"wisp_runtime.ops.cuda.device.{name}") for name in ("gpu", "arrays")
-    )
-    monkeypatch.setattr(gpu, "capability_of", lambda _: (9, 0))
-    monkeypatch.setattr(gpu, "ok", MagicMock())
-    yield gpu, arrays
-    for name in set(sys.modules) - before:
-        if name.startswith("wisp_runtime.ops.cuda."):
-            del sys.modules[name]
+    with imported("device.gpu", "device.arrays", cupy=cupy) as (gpu, arrays):
+        monkeypatch.setattr(gpu, "capability_of", lambda _: (9, 0))
+        monkeypatch.setattr(gpu, "ok", MagicMock())
+        yield gpu, arrays
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])

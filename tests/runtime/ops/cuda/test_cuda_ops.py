@@ -1,15 +1,15 @@
 """Buffers of GEMM results, and checks before weights are read; on a fake CuPy."""
 
-import importlib
 import math
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from emulated_gpu import imported
 
 from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.buffers.gpu import op_buffers
@@ -59,19 +59,10 @@ class FakeWorkspace:
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module():
     """The module ``ops/cuda/ops.py``, imported with the stand-ins."""
-    for name, stand_in in (
-        ("cupy", MagicMock()),
-        ("cuda", ModuleType("cuda")),
-        ("cuda.bindings", MagicMock()),
-    ):
-        monkeypatch.setitem(sys.modules, name, stand_in)
-    before = set(sys.modules)
-    yield importlib.import_module("wisp_runtime.ops.cuda.ops")
-    for name in set(sys.modules) - before:
-        if name.startswith("wisp_runtime.ops.cuda."):
-            del sys.modules[name]
+    with imported("ops") as (module,):
+        yield module
 
 
 def fake_device():

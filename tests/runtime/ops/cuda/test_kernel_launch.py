@@ -1,13 +1,12 @@
 """Launch kernels on stand-ins for the driver and CuPy, and check the launches that reach them: no GPU."""
 
 import ctypes
-import importlib
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
+from emulated_gpu import imported
 
 from wisp_runtime.errors import EngineFailed, KernelFault, KernelsMissing, ShapeError
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
@@ -70,17 +69,11 @@ def driver(monkeypatch):
 
 
 @pytest.fixture
-def kernels(monkeypatch, driver):
+def kernels(driver):
     """The module ``ops/cuda/device/kernels.py``, imported with the stand-ins."""
-    for name in ("cuda", "cuda.bindings", "cupy"):
-        monkeypatch.setitem(sys.modules, name, ModuleType(name))
-    sys.modules["cuda.bindings"].driver = driver
-    sys.modules["cupy"].ndarray = FakeArray
-    before = set(sys.modules)
-    yield importlib.import_module("wisp_runtime.ops.cuda.device.kernels")
-    for name in set(sys.modules) - before:
-        if name.startswith("wisp_runtime.ops.cuda."):
-            del sys.modules[name]
+    cupy, bindings = SimpleNamespace(ndarray=FakeArray), SimpleNamespace(driver=driver)
+    with imported("device.kernels", cupy=cupy, bindings=bindings) as (module,):
+        yield module
 
 
 @pytest.fixture

@@ -1,13 +1,13 @@
 """Kernel arguments of a GEMM; on a fake GPU and CuPy."""
 
 import importlib
-import sys
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+from emulated_gpu import imported
 
 from wisp_plan.memory.buffers.gemm import BLOCK_M, block_n
 from wisp_plan.quantization.packed_format import PACKED_FORMATS
@@ -67,24 +67,16 @@ def make_device(launched):
 @pytest.fixture
 def linear(monkeypatch):
     """The module ``ops/cuda/gemm/linear.py``, imported with the stand-ins; notes maps and launches."""
-    cupy = MagicMock()
-    cupy.ndarray = FakeArray
-    for name, module in (("cupy", cupy), ("cuda", ModuleType("cuda")), ("cuda.bindings", MagicMock())):
-        monkeypatch.setitem(sys.modules, name, module)
-    before = set(sys.modules)
-    module = importlib.import_module("wisp_runtime.ops.cuda.gemm.linear")
-    module.maps = []
+    names = "gemm.linear", "gemm.token_maps"
+    with imported(*names, cupy=MagicMock(ndarray=FakeArray)) as (module, token_maps):
+        module.maps = []
 
-    def tensor_map(array, *box):
-        module.maps.append((array.shape, box))
-        return box
+        def tensor_map(array, *box):
+            module.maps.append((array.shape, box))
+            return box
 
-    token_maps = importlib.import_module("wisp_runtime.ops.cuda.gemm.token_maps")
-    monkeypatch.setattr(token_maps, "tensor_map_2d", tensor_map)
-    yield module
-    for name in set(sys.modules) - before:
-        if name.startswith("wisp_runtime.ops.cuda."):
-            del sys.modules[name]
+        monkeypatch.setattr(token_maps, "tensor_map_2d", tensor_map)
+        yield module
 
 
 @pytest.fixture

@@ -6,15 +6,14 @@ The fake GPU keeps arrays in host memory, so that what kernels would read can be
 from __future__ import annotations
 
 import ctypes
-import importlib
-import sys
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import ml_dtypes
 import numpy as np
 import pytest
+from emulated_gpu import imported
 
 from wisp_plan.kv_formats.layers import KV_FORMATS
 from wisp_plan.memory.buffers.attention import max_work_tiles
@@ -85,24 +84,15 @@ class Launches:
 
 
 @pytest.fixture
-def attention(monkeypatch):
-    for name, stand_in in (
-        ("cupy", MagicMock()),
-        ("cuda", ModuleType("cuda")),
-        ("cuda.bindings", MagicMock()),
-    ):
-        monkeypatch.setitem(sys.modules, name, stand_in)
-    before = set(sys.modules)
-    path = "wisp_runtime.ops.cuda"
-    yield SimpleNamespace(
-        quantized=importlib.import_module(f"{path}.attention.quantized_prefill").QuantizedPrefill,
-        plain=importlib.import_module(f"{path}.attention.prefill_attention").PrefillAttention,
-        kv=importlib.import_module(f"{path}.kv_cache.quantized_kv").QuantizedKv,
-        portable=importlib.import_module(f"{path}.attention.prefill_plan").PORTABLE,
-    )
-    for name in set(sys.modules) - before:
-        if name.startswith(path):
-            del sys.modules[name]
+def attention():
+    names = ("attention.quantized_prefill", "attention.prefill_attention", "kv_cache.quantized_kv")
+    with imported(*names, "attention.prefill_plan") as (quantized, plain, kv, plan):
+        yield SimpleNamespace(
+            quantized=quantized.QuantizedPrefill,
+            plain=plain.PrefillAttention,
+            kv=kv.QuantizedKv,
+            portable=plan.PORTABLE,
+        )
 
 
 class Gpu:
