@@ -78,7 +78,7 @@ def read_text(text: str, file: str, *, namespace: str = "default") -> list[Manif
     """Read every model of one file's text; ``file`` is its name in messages.
 
     Raises:
-        ManifestError: as :func:`read_files`.
+        ManifestError: what is wrong, a line a problem, as of :func:`read_files`.
     """
     try:
         documents = list(_documents(text))

@@ -33,11 +33,10 @@ def layer_words(spec: ModelSpec) -> int:
 
 def optional_weights(spec: ModelSpec) -> tuple[str, ...]:
     """Return the weights behind a layer's words that only some models have, in their order."""
-    mixtures = spec.ffns(MoeSpec)
     names = {
-        SHARED_GATE: any(ffn.shared is not None for ffn in mixtures),
+        SHARED_GATE: _shared_experts(spec),
         SINKS: any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec)),
-        ROUTER_BIAS: any(ffn.router.has_bias for ffn in mixtures),
+        ROUTER_BIAS: any(ffn.router.has_bias for ffn in spec.ffns(MoeSpec)),
     }
     return tuple(name for name, is_held in names.items() if is_held)
 

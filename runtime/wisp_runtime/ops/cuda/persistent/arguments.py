@@ -124,11 +124,6 @@ def layer_weights(layers: RepeatedLayers, index: int) -> tuple[str, ...]:
     return tuple(f"layers.{index}.{names.get(name, name)}" for name in LAYER_WEIGHTS)
 
 
-def has_shared_expert(layers: RepeatedLayers) -> bool:
-    """Return whether a mixture has an expert that all tokens pass."""
-    return isinstance(layers.ffn, MoeSpec) and layers.ffn.shared is not None
-
-
 def matrices(spec: ModelSpec) -> tuple[str, ...]:
     """Return the weights that the kernel is compiled for formats of: matrices of all layers, and the head."""
     layers = require_repeated(spec)

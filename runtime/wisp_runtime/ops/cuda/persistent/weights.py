@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from wisp_plan.memory.buffers.persistent import ROUTER_BIAS, SHARED_GATE
+from wisp_plan.memory.buffers.persistent import ROUTER_BIAS, SHARED_GATE, optional_weights
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array
@@ -16,7 +16,6 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     DELTA_DTYPES,
     ROUTER,
     delta_weights,
-    has_shared_expert,
     layer_table,
     matrices,
     require_repeated,
@@ -50,7 +49,7 @@ def expert_strides(weights: NamedWeights, spec: ModelSpec) -> dict[str, int]:
     if not spec.ffns(MoeSpec):
         return strides
     prefixes = [f"layers.{layer}" for layer in range(len(spec.layers))]
-    has_shared = has_shared_expert(require_repeated(spec))
+    has_shared = SHARED_GATE in optional_weights(spec)
     routers = [
         weights.get(f"{prefix}.{name}") for prefix in prefixes for name in (ROUTER, ROUTER_BIAS, SHARED_GATE)
     ]
