@@ -5,16 +5,12 @@
 
 // Codes without signs choose among the upper bytes of eight f16s, made for each row and group with the scale in them.
 struct Mxfp4 : Quantized {
-  static constexpr int kBlockK = 256, kTileBytes = kCodeBytes + 128;
+  static constexpr int kBlockK = 256, kTileBytes = kCodeBytes + GroupScales<4>::kBytes;
 
-  struct Unpacker : NoPromotedScales {
-    uint32_t exponents[4];  // bytes: group 0 upper, lower row, group 1 upper, ...
-    __device__ __forceinline__ void load(uint32_t tile, uint32_t block_scales) {
-      load_words(exponents, tile + kCodeBytes + threadIdx.x % 32 / 4 * 16);
-    }
+  struct Unpacker : GroupScales<4> {
     template <int kStep>
     __device__ __forceinline__ void unpack(uint32_t (&a)[4], const uint32_t (&codes)[kCodeWords]) const {
-      const uint32_t pair = exponents[kStep / 4] >> (kStep / 2 % 2 * 16), word = codes[kStep];
+      const uint32_t pair = scales[kStep / 4] >> (kStep / 2 % 2 * 16), word = codes[kStep];
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const uint32_t exponent = pair >> (8 * half) & 255;
@@ -30,13 +26,9 @@ struct Mxfp4 : Quantized {
 // A code moves to the sign, the low bits of the exponent and the high bit of the mantissa of an f16, 2^14 too small;
 // scales lie as bits 14 to 7 of an f16.
 struct Nvfp4 : Quantized {
-  static constexpr int kBlockK = 256, kTileBytes = kCodeBytes + 256;
+  static constexpr int kBlockK = 256, kTileBytes = kCodeBytes + GroupScales<8>::kBytes;
 
-  struct Unpacker : NoPromotedScales {
-    uint32_t scales[8];  // bytes: group 0 upper, lower row, group 1 upper, ...
-    __device__ __forceinline__ void load(uint32_t tile, uint32_t block_scales) {
-      load_words(scales, tile + kCodeBytes + threadIdx.x % 32 / 4 * 32);
-    }
+  struct Unpacker : GroupScales<8> {
     template <int kStep>
     __device__ __forceinline__ void unpack(uint32_t (&a)[4], const uint32_t (&codes)[kCodeWords]) const {
       const uint32_t word = codes[kStep], upper = __byte_perm(scales[kStep / 2], 0, kStep % 2 ? 0x4242 : 0x4040) * 128u,

@@ -8,22 +8,18 @@
 
 struct Mxfp4Fields : Quantized {
   using Activations = Bf16Activations;
-  static constexpr int kBlockK = 256, kTileBytes = kCodeBytes + 128;
+  static constexpr int kBlockK = 256, kTileBytes = kCodeBytes + GroupScales<4>::kBytes;
 
   // A word has 32 columns of one row, two steps: [8 groups][upper, lower].
-  struct Unpacker : NoPromotedScales {
-    uint32_t exponents[4];  // bytes: group 0 upper, lower row, group 1 upper, ...
-    __device__ __forceinline__ void load(uint32_t tile, uint32_t block_scales) {
-      load_words(exponents, tile + kCodeBytes + threadIdx.x % 32 / 4 * 16);
-    }
+  struct Unpacker : GroupScales<4> {
     template <int kStep>
     __device__ __forceinline__ void unpack(uint32_t (&a)[4], const uint32_t (&codes)[kCodeWords]) const {
       constexpr int kGroup = kStep / 2;
-      const uint32_t scales = mxfp4_scales(exponents[kGroup / 2], kGroup % 2);
+      const uint32_t pair = mxfp4_scales(scales[kGroup / 2], kGroup % 2);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const int row = i % 2, side = i / 2;
-        a[i] = scaled_pair(e2m1_pair(codes[2 * kGroup + row], kStep % 2 * 2 + side), scales, row);
+        a[i] = scaled_pair(e2m1_pair(codes[2 * kGroup + row], kStep % 2 * 2 + side), pair, row);
       }
     }
   };

@@ -45,6 +45,16 @@ __device__ __forceinline__ void load_words(uint32_t (&words)[1], uint32_t from) 
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(words[0]) : "r"(from) : "memory");
 }
 
+// Scales of groups behind a tile's codes, in bytes: group 0 upper, lower row, group 1 upper, ...
+template <int kWords>
+struct GroupScales : NoPromotedScales {
+  static constexpr int kBytes = 8 * 4 * kWords;  // of a tile
+  uint32_t scales[kWords];                       // of a lane's two rows
+  __device__ __forceinline__ void load(uint32_t tile, uint32_t block_scales) {
+    load_words(scales, tile + kCodeBytes + threadIdx.x % 32 / 4 * (4 * kWords));
+  }
+};
+
 // A lane's codes of a tile.
 __device__ __forceinline__ void load_codes(uint32_t (&codes)[kCodeWords], uint32_t tile) {
 #pragma unroll
