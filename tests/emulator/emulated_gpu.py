@@ -170,9 +170,9 @@ def imported(*names: str, cupy: Any = None, bindings: Any = None) -> Iterator[li
     """Import modules of ``wisp_runtime.ops.cuda`` with stand-ins for CuPy and the driver; forget them after.
 
     Args:
-        names: of the modules.
+        names: modules below ``wisp_runtime.ops.cuda``.
         cupy: stand-in for ``cupy``; None: one that takes every call.
-        bindings: of ``cuda.bindings``, whose ``driver`` is the driver; None: as above.
+        bindings: stand-in for ``cuda.bindings``, whose ``driver`` is the driver; None: as above.
     """
     stand_ins = {"cuda": ModuleType("cuda")}
     stand_ins |= {"cupy": cupy or MagicMock(), "cuda.bindings": bindings or MagicMock()}
