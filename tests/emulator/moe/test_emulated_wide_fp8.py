@@ -1,10 +1,11 @@
-"""The lab's GEMM of experts in block FP8 on the emulated GPU, against NumPy and the portable kernel."""
+"""Hopper's GEMM of experts in block FP8 on the emulated GPU, against NumPy and the portable kernel."""
 
 from __future__ import annotations
 
 import sys
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -12,53 +13,57 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[3] / "kernels/lab/wide-experts-fp8"))
 import test_emulated_mixture as mixtures
-from emulated_kernel import KERNELS, Emulated, needs_compiler, tensor_map
-from emulated_mixture import BF16, CATALOGUE, aligned, sort
+from emulated_gpu import EmulatedGpu, HostArray, imported, to_gpu
+from emulated_kernel import needs_compiler, tensor_map
+from emulated_mixture import BF16, aligned, sort
 from emulated_mixture import multiply as multiply_portable
 from quantized_matrix import quantized_matrix
-from wide_arguments import BOX_TOKENS, PACKED, THREADS, WIDE_TOKENS, arguments_of, entry
 
+from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_runtime.ops.cuda.moe.plan import PACKED_WIDE_TOKENS, Tile
 from wisp_runtime.ops.reference.quantized_packing import dequantize, pack_quantized
 
 pytestmark = needs_compiler
+PACKED = PACKED_FORMATS["fp8_block"]
 RAGGED = [0, 1, 63, 64, 65, 129, 193, 300]  # tokens of each expert
 PLAIN, GATED = 0, 1  # Store of mma_output.cuh
 
 
 @cache
-def kernels() -> Emulated:
-    source = KERNELS / "lab/wide-experts-fp8/experts_fp8_block.cu"
-    return Emulated(source, [*CATALOGUE.defines("hopper")])
+def wrappers() -> list[ModuleType]:
+    """Import the wrappers, which share their classes."""
+    with imported("moe.packed_wide_experts", "moe.matrices", "moe.sorting", "weights.quantized") as found:
+        return found
 
 
 def multiply(x, experts, tiles, *, is_gated, has_bias=True, blocks=3, seed=0) -> np.ndarray:
     """Return the result of each position."""
-    outputs, inputs = experts.shape
-    arguments = arguments_of(outputs, inputs, experts.matrices.strides[0], is_gated=is_gated)
-    out = aligned(np.full((len(x), arguments.out_columns), np.nan, BF16))
-    tiles, count, following = aligned(tiles), np.array([len(tiles)], np.int32), np.zeros(1, np.uint32)
-    for name, array in (("out", out), ("tiles", tiles), ("tile_count", count), ("next", following)):
-        setattr(arguments, name, array.ctypes.data)
-    arguments.weight = experts.matrices.ctypes.data
-    arguments.bias = experts.bias.ctypes.data if has_bias else None
-    kernels().launch(
-        entry(is_gated=is_gated),
-        [tensor_map(x, BOX_TOKENS, 64), arguments],
-        blocks=blocks,
-        threads=THREADS,
-        seed=seed,
+    wide, matrices, sorting, quantized = wrappers()
+    (outputs, inputs), memory = experts.shape, to_gpu(experts.matrices)
+    permutation = "gate_up_interleaved" if is_gated else "plain"
+    storages = (HostArray(row) for row in memory.host)
+    held = tuple(
+        quantized.QuantizedStorage(row, outputs, inputs, permutation, experts.packed) for row in storages
     )
-    assert following[0] == 0  # as it was
-    return out
+    positions, gpu = np.arange(len(x), dtype=np.int32), EmulatedGpu(seed, hardware="hopper")
+    gpu.sm_count = blocks
+    lists = (positions[:, None], positions[:, None], positions, tiles, np.array([len(tiles)], np.int32))
+    ordered = sorting.SortedPairs(*map(to_gpu, lists), Tile(PACKED_WIDE_TOKENS, is_wide=True))
+    kernel = wide.PackedWideExperts(gpu)
+    kernel._map = lambda array, width: tensor_map(array.host, width, 64)
+    out = to_gpu(np.full((len(x), outputs // 2 if is_gated else outputs), np.nan, BF16))
+    bias = to_gpu(experts.bias) if has_bias else None
+    kernel(to_gpu(x), matrices.ExpertMatrices.of(held), bias, ordered, out)
+    assert not gpu.buffer("moe.progress").any()  # as it was
+    return out.host
 
 
 def ragged(columns: int, tokens_of: list[int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Return tokens in the order of positions, and tiles, of experts with so many tokens."""
     random = np.random.default_rng(seed)
     pairs = random.permutation(np.repeat(np.arange(len(tokens_of), dtype=np.int32), tokens_of))[:, None]
-    _, rows, tiles, _ = sort(pairs, len(tokens_of), WIDE_TOKENS)
+    _, rows, tiles, _ = sort(pairs, len(tokens_of), PACKED_WIDE_TOKENS)
     return random.standard_normal((len(pairs), columns)).astype(BF16)[rows], tiles
 
 
@@ -80,7 +85,7 @@ def test_an_expert_multiplies_its_positions_alone(is_gated: bool, outputs: int, 
     permutation = "gate_up_interleaved" if is_gated else "plain"
     experts = mixtures.Experts("fp8_block", len(RAGGED), outputs, inputs, permutation)
     x, tiles = ragged(inputs, RAGGED, outputs)
-    assert max(end - first for _, first, end, _ in tiles) == WIDE_TOKENS
+    assert max(end - first for _, first, end, _ in tiles) == PACKED_WIDE_TOKENS
     x[4] = np.nan  # harms its own result alone
     y = multiply(aligned(x), experts, tiles, is_gated=is_gated, seed=outputs)
     assert np.isnan(y[4].astype(np.float32)).all()
@@ -120,20 +125,20 @@ def test_results_are_as_near_as_the_portable_kernels(is_gated: bool) -> None:
 def test_blocks_of_any_scale_add_up() -> None:
     """A block may have no scale, a tiny one, or one far from its neighbours'; a negative one is one too."""
     outputs, inputs = 128, 896
-    experts = mixtures.Experts("fp8_block", 1, outputs, inputs, "plain")
+    experts = mixtures.Experts("fp8_block", 2, outputs, inputs, "plain")
     quantized = quantized_matrix(PACKED, outputs, inputs)
     scales = np.array([0, 1e-6, 0, 3e4, -2, 1e-30, 0.7], np.float32)
     quantized.block_scales[...] = scales * np.random.default_rng(0).uniform(1, 2, (outputs // 8, 1)).repeat(
         8, 0
     )
-    experts.matrices = aligned(pack_quantized(PACKED, quantized, "plain")[None])
+    experts.matrices = aligned(np.stack([pack_quantized(PACKED, quantized, "plain")] * 2))
     experts.exact = dequantize(PACKED, quantized)[None].astype(np.float64)
-    x, tiles = ragged(inputs, [70])
+    x, tiles = ragged(inputs, [70, 0])
     y = multiply(aligned(x), experts, tiles, is_gated=False, has_bias=False)
     experts.exact_bias[...] = 0
     assert mixtures.close(y, *expected(x, experts, 0, is_gated=False))
     quantized.block_scales[:8, 3] = np.nan
-    experts.matrices = aligned(pack_quantized(PACKED, quantized, "plain")[None])
+    experts.matrices = aligned(np.stack([pack_quantized(PACKED, quantized, "plain")] * 2))
     harmed = multiply(aligned(x), experts, tiles, is_gated=False, has_bias=False)
     assert np.isnan(harmed[:, :8].astype(np.float32)).all()
     assert np.array_equal(harmed[:, 8:], y[:, 8:])

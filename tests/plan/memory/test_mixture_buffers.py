@@ -109,6 +109,23 @@ def test_many_tokens_of_an_expert_take_a_wide_tile(tokens: int, expected: int | 
     assert expected == (tile and tile.width)
 
 
+@pytest.mark.parametrize(
+    ("tokens", "experts", "expected"),
+    [
+        (512, 128, None),  # Qwen3-30B-A3B: 32 tokens an expert
+        (512, 256, None),  # Qwen3.6-35B-A3B: 16
+        (2047, 256, None),
+        (2048, 256, 256),  # the fewest that were measured
+        (7900, 256, 256),
+    ],
+)
+def test_experts_in_block_fp8_take_a_wide_tile_from_64_tokens_on(
+    tokens: int, experts: int, expected: int | None
+) -> None:
+    tile = wide_tile(tokens * 8, experts, is_packed=True)
+    assert expected == (tile and tile.width)
+
+
 @pytest.mark.parametrize("name", ["bf16", "fp8_block", "mxfp4"])
 @pytest.mark.parametrize(("items", "blocks"), [(16, 2), (264, 2), (360, 3), (2880, 4)])
 def test_all_blocks_that_stream_experts_are_resident(name: str, items: int, blocks: int) -> None:

@@ -28,7 +28,7 @@ from wisp_runtime.ops.cuda.moe.plan import (
 )
 from wisp_runtime.ops.cuda.moe.sorting import SortedPairs
 from wisp_runtime.ops.cuda.moe.stream_experts import StreamExperts
-from wisp_runtime.ops.cuda.moe.wide_experts import WideExperts, are_wide
+from wisp_runtime.ops.cuda.moe.wide_experts import WideExperts, wide_format
 from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.moe import ExpertResults, ExpertWeights, Routing
 
@@ -64,7 +64,8 @@ class Experts:
     def __init__(self, device: Gpu, *, has_wide: bool = True) -> None:
         self._kernels, self._workspace = device.kernels, device.workspace
         self._wide, self._stream = WideExperts(device), StreamExperts(device)
-        self._has_wide, self._are_wide = has_wide and device.arch.startswith("sm_90"), False
+        self._has_wide = has_wide and device.arch.startswith("sm_90")
+        self._wide_format: str | None = None  # of the last experts, where Hopper's kernels multiply them
         self._matrices: dict[int, tuple[Any, ExpertMatrices]] = {}
         self._joined: dict[int, tuple[ExpertWeights, bool]] = {}
         self._gemms: dict[Any, _Gemm] = {}
@@ -91,8 +92,10 @@ class Experts:
             experts: their weights; None: not known yet, of the kind of the last ones.
         """
         if experts is not None:
-            self._are_wide = self._has_wide and are_wide(experts)
-        return (wide_tile(pairs, count) if self._are_wide else None) or mma_tile(pairs, count)
+            self._wide_format = wide_format(experts) if self._has_wide else None
+        if self._wide_format is None:
+            return mma_tile(pairs, count)
+        return wide_tile(pairs, count, is_packed=self._wide_format != "bf16") or mma_tile(pairs, count)
 
     def __call__(
         self, x: Array, routing: Routing, ordered: SortedPairs, experts: ExpertWeights, added: Array | None

@@ -18,9 +18,10 @@ from wisp_runtime.ops.cuda.gemm.tiling import ROW_TILE, stage_bytes, stages, sta
 from wisp_runtime.ops.cuda.gemm.token_maps import TokenMaps
 from wisp_runtime.ops.cuda.moe.arguments import ExpertTiles
 from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices
+from wisp_runtime.ops.cuda.moe.packed_wide_experts import FORMAT, PackedWideExperts
 from wisp_runtime.ops.cuda.moe.plan import WIDE_BARRIER_BYTES, WIDE_ROW_TILES, wide_entry
 from wisp_runtime.ops.cuda.moe.sorting import SortedPairs
-from wisp_runtime.ops.cuda.weights.packing import PackedMatrix
+from wisp_runtime.ops.cuda.weights.quantized import QuantizedStorage
 from wisp_runtime.ops.protocol.moe import ExpertWeights
 
 _ROW_THREADS = constants()["row_threads"]
@@ -29,10 +30,13 @@ _GATHERED_ROWS = 4  # of a block of gather_positions.cu
 _RESULTS = "moe.outputs"  # nobody needs the tokens in their order when the results are written
 
 
-def are_wide(experts: ExpertWeights) -> bool:
-    """Return whether Hopper's kernel multiplies such weights."""
-    is_plain = all(isinstance(each[0], PackedMatrix) for each in (experts.gate_up, experts.down))
-    return is_plain and experts.activation == "silu"
+def wide_format(experts: ExpertWeights) -> str | None:
+    """Return the format of weights that Hopper's kernels multiply: bf16 or block FP8; None of others."""
+    formats = {
+        each[0].packed.name if isinstance(each[0], QuantizedStorage) else "bf16"
+        for each in (experts.gate_up, experts.down)
+    }
+    return formats.pop() if formats in ({"bf16"}, {FORMAT}) and experts.activation == "silu" else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class WideExperts:
     def __init__(self, device: Gpu) -> None:
         self._device, self._workspace, self._map = device, device.workspace, TokenMaps()
         self._launches: dict[Any, _Launch] = {}
+        self._packed = PackedWideExperts(device)
 
     def gather(self, x: Array, rows: Array) -> Array:
         """Return row ``rows[p]`` of ``x`` ``[N, D]`` bf16 for each position: ``[N K, D]``."""
@@ -87,6 +92,9 @@ class WideExperts:
         is_gated: bool,
     ) -> Array:
         first, tile = matrices.first, ordered.tile
+        if isinstance(first, QuantizedStorage):
+            out = self._workspace.array(out_name, (len(x), first.outputs // (2 if is_gated else 1)), BF16)
+            return self._packed(x, matrices, bias, ordered, out)
         key = len(x), first.outputs, first.inputs, is_gated, tile, len(ordered.tiles)
         launch = self._launches.get(key)
         if launch is None:

@@ -5,10 +5,10 @@
 // run at the same time and read those positions from memory once.
 #pragma once
 
-#include "../../hopper/gemm/epilogue.cuh"
+#include "../gemm/epilogue.cuh"
 #include "sync/mbarrier.cuh"
 
-struct ExpertArgs {             // by value
+struct ExpertArgs {             // by value, as ops/cuda/moe/packed_wide_experts.py fills it
   const unsigned char* weight;  // [E] packed matrices
   const bf16* bias;             // [E, rows] in the order of a matrix's rows, or null
   bf16* out;                    // [positions, out_columns]

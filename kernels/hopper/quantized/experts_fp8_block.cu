@@ -12,9 +12,13 @@
 //          scale; bias and silu in float32, rounded once
 //   grid : (at most one a multiprocessor, 1, 1)     block: (384, 1, 1)
 //   shared: 96 KB of tokens (_swiglu: 128), 65 KB of weights, 64 KB of results (_swiglu: 32), barriers and a tile
-//   needs: in % 8 == 0, out % 8 == 0, _swiglu out % 16 == 0; sections of W begin at multiples of 128 bytes
-//   check: tests/emulator/moe/test_emulated_wide_fp8.py against float64 of the dequantized weights
-#include "experts_fp8_block.cuh"
+//   needs: in % 8 == 0, out % 8 == 0, _swiglu out % 16 == 0 (ops/cuda/moe/experts.py checks); sections of W begin at
+//          multiples of 128 bytes
+//   check: tests/gpu/moe/test_wide_experts.py against float32 of the dequantized weights, relative 2^-7 (two roundings)
+//
+// The portable kernels are here too: they are for experts that have few tokens.
+#include "../../portable/quantized/experts_mma_fp8.cu"
+#include "../moe/wide_experts.cuh"
 
 #define EXPERTS(name, is_gated)                                                                \
   extern "C" __global__ void __launch_bounds__(kExpertThreads, 1)                              \

@@ -1,5 +1,5 @@
-// experts_fp8_block.cuh: the GEMM of a mixture of experts in block FP8 on wgmma; what experts_fp8_block.cu
-// instantiates.
+// wide_experts.cuh: the GEMM of a mixture of experts in block FP8 on wgmma; the kernel that
+// ../quantized/experts_fp8_block.cu instantiates.
 //
 //   1. A thread gives out tiles (tile_queue.cuh). Two others fill pipelines: tokens, 64 columns or more a stage, and
 //   weights as
@@ -15,7 +15,7 @@
 
 #include <cuda.h>
 
-#include "../../hopper/gemm/pipeline_state.cuh"
+#include "../gemm/pipeline_state.cuh"
 #include "copy/tma.cuh"
 #include "mma/wgmma.cuh"
 #include "quantized/bits.cuh"
