@@ -64,6 +64,11 @@ class PackedFormat:
     is_in_fields: bool = False
 
     @property
+    def shown_name(self) -> str:
+        """Name of the numbers and scales, whatever the order of codes."""
+        return self.name.removesuffix("_fields")
+
+    @property
     def bits(self) -> int:
         """Bits of a code."""
         return _BITS[self.numbers]
@@ -139,8 +144,7 @@ PACKED_FORMATS = {packed.name: packed for packed in _PACKED}
 EXPERT_FORMATS = PACKED_FORMATS | {
     "mxfp4_fields": PackedFormat("mxfp4_fields", "e2m1", 32, "exponent", is_in_fields=True)
 }
-"""Packed formats that GEMMs of experts read: MXFP4 in fields takes fewer instructions. No weight is held in
-it yet: kernels/lab/mxfp4-experts."""
+"""Packed formats that GEMMs of experts read: MXFP4 in fields takes fewer instructions."""
 
 W8A8 = "w8a8"
 """Name, beside those of formats, of GEMMs whose activations are E4M3 where weights are."""

@@ -12,7 +12,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from wisp_plan.errors import RequestInvalid
-from wisp_plan.quantization.packed_format import BLOCK_SCALE_ROWS, MAX_COLUMNS, PACKED_FORMATS, PackedFormat
+from wisp_plan.quantization.packed_format import (
+    BLOCK_SCALE_ROWS,
+    EXPERT_FORMATS,
+    MAX_COLUMNS,
+    PACKED_FORMATS,
+    PackedFormat,
+)
 from wisp_plan.quantization.packed_scheme import int4_name, packed_scheme
 from wisp_plan.quantization.scheme import Scheme
 from wisp_plan.spec.model import ModelSpec
@@ -54,7 +60,7 @@ def held_format(weight: WeightSpec, request: str, formats: Collection[str]) -> P
         packed = packed_scheme(stored.scheme)
     if packed is None or packed.name not in formats or not _fits(packed, weight):
         return None
-    return packed
+    return _of_experts(packed) if len(weight.shape) > 2 else packed
 
 
 def hold(
@@ -110,7 +116,7 @@ def held_name(weights: Iterable[WeightSpec]) -> str:
     names, heads = set[str](), ""
     for weight in weights:
         if weight.role == "projection":
-            names.add(weight.held.name if weight.held else BF16)
+            names.add(weight.held.shown_name if weight.held else BF16)
         elif weight.role == "head" and weight.held:
             heads = f"+{weight.held.name}"
     return (", ".join(sorted(names, key=lambda name: (name == BF16, name))) or BF16) + heads
@@ -172,6 +178,11 @@ def _title(packed: PackedFormat, scheme: Scheme | None = None) -> str:
 
 def _rounded(request: str, columns: int) -> PackedFormat | None:
     return PACKED_FORMATS.get(int4_name(columns) if request == "int4" else request)
+
+
+def _of_experts(packed: PackedFormat) -> PackedFormat:
+    """Return the order that GEMMs of experts read fastest."""
+    return EXPERT_FORMATS.get(f"{packed.name}_fields", packed)
 
 
 def _fits(packed: PackedFormat, weight: WeightSpec) -> bool:

@@ -74,7 +74,7 @@ def _tied_head(spec: ModelSpec, quantization: str) -> str:
 def _lacking(spec: ModelSpec, quantization: str, formats: tuple[str, ...]) -> str:
     """Name the formats in which a device with more kernels would hold weights; empty: there are none."""
     held = (weight.held for weight in held_weights(spec, quantization, tuple(PACKED_FORMATS)))
-    names = dict.fromkeys(packed.name for packed in held if packed is not None)
+    names = dict.fromkeys(packed.shown_name for packed in held if packed is not None)
     lacking = ", ".join(name for name in names if name not in formats)
     return f"; no kernels for {lacking} on this GPU" if lacking else ""
 

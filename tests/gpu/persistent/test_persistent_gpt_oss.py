@@ -22,7 +22,7 @@ from test_persistent_experts import BATCHES, MIN_MIXTURE_COSINE, check_layer
 from wisp_plan.presets import shape_spec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
-SHAPE, FORMATS = shape_spec("gpt-oss-20b"), "bf16:mxfp4"
+SHAPE, FORMATS = shape_spec("gpt-oss-20b"), "bf16:mxfp4_fields"
 BOTH, WINDOWED, FULL = slice(0, 2), slice(0, 1), slice(1, 2)
 
 

@@ -127,7 +127,7 @@ def test_mxfp4_experts_are_held_in_their_own_codes(tmp_path):
     specs, by_name, _ = weights_of(tmp_path, tensors, MXFP4, CpuOps(threads=1))
     (held,) = hold(specs, "auto", PACKED_FORMATS, is_quantized=True)
     assert held.held is not None
-    assert held.held.name == "mxfp4"
+    assert held.held.name == "mxfp4_fields"
     found = np.full((EXPERTS, 2 * INNER, HIDDEN), np.nan, np.float32)
     with Files(tmp_path, ["a.safetensors"]) as files:
         for chunk in plan_quantized([held], by_name, 1 << 14):

@@ -146,7 +146,7 @@ FP8_BLOCKS = {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 1
         (OTHER_LLAMA, ("--quantization", "int4"), "int4"),
         (OTHER_LLAMA, ("--quantization", "fp8", "--kv-cache-dtype", "fp8"), "fp8/fp8"),
         (OTHER_LLAMA | {"quantization_config": FP8_BLOCKS}, (), "fp8_block"),  # as stored
-        (OTHER_GPT_OSS, (), "bf16:mxfp4"),
+        (OTHER_GPT_OSS, (), "bf16:mxfp4_fields"),
     ],
 )
 def test_build_for_a_model_compiles_its_decode_step_too(config, options, held, compiler, tmp_path):

@@ -57,7 +57,7 @@ class Arenas:
 
     def __init__(self, device: Gpu, *, fuses_rope: bool) -> None:
         self._device, self._fuses_rope = device, fuses_rope
-        self._formats: set[str] = set()
+        self._formats: set[tuple[str, bool]] = set()
         self.code_columns = 0
 
     def row_permutation(self, weight: WeightSpec) -> RowPermutation:
@@ -72,22 +72,24 @@ class Arenas:
         Raises:
             KernelsMissing: kernels of its format are not there or not compiled.
         """
+        are_experts = weight.is_matrix and len(weight.shape) > 2
         if weight.held is not None:
-            self._require_format(weight.held.name)
-        if weight.is_matrix and len(weight.shape) > 2:
+            self._require_format(weight.held.name, are_experts=are_experts)
+        if are_experts:
             self._require_experts("bf16" if weight.held is None else weight.held.name)
         return sum(held_bytes(weight))
 
-    def _require_format(self, name: str) -> None:
-        if name not in self._formats:
+    def _require_format(self, name: str, *, are_experts: bool) -> None:
+        if (name, are_experts) not in self._formats:
             kernels = self._device.kernels
             kernels.require("pack_quantized", "quantize_rows")
             rotary = ("linear_rotary",) if self._fuses_rope else ()
-            gemms = ("linear", "linear_swiglu", "linear_logits", "experts", *rotary)
+            dense = () if are_experts else ("linear", "linear_swiglu", "linear_logits", *rotary)
+            gemms = ("experts", *dense)
             kernels.require(*gemms, weight_format=name)
             if kernels.has("quantize_tokens"):
                 kernels.require("quantize_tokens")
-            self._formats.add(name)
+            self._formats.add((name, are_experts))
 
     def _require_experts(self, name: str) -> None:
         kernels = self._device.kernels

@@ -185,11 +185,14 @@ def _shapes(packed: PackedFormat, rows: int, columns: int) -> tuple[_Shape | Non
 
 def _rounding(packed: PackedFormat) -> str:
     """Return the rounding of a format, as the kernels' entries name it."""
-    return {"e4m3": "fp8", "e2m1": packed.name}.get(packed.numbers, packed.numbers)
+    four_bits = "mxfp4" if packed.group_scales == "exponent" else "nvfp4"
+    return {"e4m3": "fp8", "e2m1": four_bits}.get(packed.numbers, packed.numbers)
 
 
 def _pack_entry(packed: PackedFormat) -> str:
-    return "pack_eight_bits" if packed.bits == 8 else f"pack_{_rounding(packed)}"
+    if packed.bits == 8:
+        return "pack_eight_bits"
+    return f"pack_{packed.name if packed.numbers == 'e2m1' else packed.numbers}"
 
 
 def _pointer(array: Array | None) -> int | None:
