@@ -132,6 +132,13 @@ def test_fields_have_the_bits_of_the_other_order() -> None:
     assert same(*results)
 
 
+def test_fields_are_streamed_for_many_tokens_too() -> None:
+    layer, x, hopper = Layer("mxfp4_fields"), tokens_of(40), EmulatedGpu(hardware="hopper")
+    found = layer.multiply(hopper, x)
+    assert hopper.launches == ["stream_experts_mxfp4_fields"]
+    assert same(found, layer.multiply(EmulatedGpu(), x))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("sm_count", "seed"), [(1, 0), (3, 1), (40, 2)])
 def test_any_number_of_blocks_reads_what_others_have_stored(name: str, sm_count: int, seed: int) -> None:

@@ -17,6 +17,7 @@ from wisp_plan.spec.moe import RouterSpec  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import BF16, to_device  # noqa: E402
 from wisp_runtime.ops.cuda.moe.plan import Tile  # noqa: E402
 from wisp_runtime.ops.cuda.moe.stream_experts import StreamExperts  # noqa: E402
+from wisp_runtime.ops.cuda.moe.stream_plan import max_stream_tokens  # noqa: E402
 from wisp_runtime.ops.protocol.moe import ExpertWeights  # noqa: E402
 
 FORMATS = ["bf16", "fp8_block", "mxfp4", "mxfp4_fields"]
@@ -61,7 +62,8 @@ def many(request):
 
 @pytest.mark.parametrize("kind", ["random", "one"])
 def test_any_number_of_items_is_taken(moe, random, many, kind):
-    for tokens in (1, 2, 4, 8):
+    limit = max_stream_tokens(getattr(many.into.held[0], "packed", None))
+    for tokens in (1, 2, 4, 8, *range(21, limit + 1, 43)):
         x = to_device(random.standard_normal((tokens, 1088), np.float32).astype(BF16))
         experts = to_device(spread(tokens, 12, 24, random, kind))
         check(moe, many.weights, x, moe._sorter(experts, 24, tile=Tile(8)))

@@ -21,10 +21,10 @@ from wisp_runtime.ops.cuda.moe.matrices import ExpertMatrices, kind_of
 from wisp_runtime.ops.cuda.moe.plan import Tile
 from wisp_runtime.ops.cuda.moe.sorting import SortedPairs
 from wisp_runtime.ops.cuda.moe.stream_plan import (
-    MAX_STREAM_TOKENS,
     STREAM_ROWS,
     STREAM_THREADS,
     STREAM_TOKENS,
+    max_stream_tokens,
     stream_entry,
     stream_tiling,
 )
@@ -62,10 +62,10 @@ class StreamExperts:
 
     def takes(self, into: ExpertMatrices, down: ExpertMatrices, tokens: int, tile: Tile) -> bool:
         """Return whether such experts have the kernel, and it is the faster one for ``tokens``, N."""
-        if not self._is_alone or tokens > MAX_STREAM_TOKENS or tile != Tile(STREAM_TOKENS):
+        packed = _packed(into.first)
+        if not self._is_alone or tokens > max_stream_tokens(packed) or tile != Tile(STREAM_TOKENS):
             return False
         sizes = into.first.outputs, into.first.inputs, down.first.outputs, down.first.inputs
-        packed = _packed(into.first)
         is_alike = packed == _packed(down.first) and not any(size % STREAM_ROWS for size in sizes)
         return is_alike and self._device.kernels.has(_OP, _name(packed))
 

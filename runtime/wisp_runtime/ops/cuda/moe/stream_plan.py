@@ -7,8 +7,7 @@ from typing import NamedTuple
 from wisp_plan.quantization.packed_format import TILE_ROWS, PackedFormat
 from wisp_runtime.ops.cuda.gemm.portable_plan import quantized_name
 
-MAX_STREAM_TOKENS = 8
-"""Tokens of a step up to which the kernel is faster than the portable ones."""
+_MAX_TOKENS, _MAX_FIELD_TOKENS = 8, 64
 
 STREAM_TOKENS = 8
 """Tokens of its tiles."""
@@ -25,6 +24,11 @@ _BARRIER_BYTES = 256
 _RESERVED_BYTES = 1024  # of shared memory, that each block takes beside its own
 _PADDING_BYTES = 16  # after a token in a stage
 _BLOCK_SCALE_BYTES = 32  # of a tile
+
+
+def max_stream_tokens(packed: PackedFormat | None) -> int:
+    """Return the tokens of a step up to which the kernel is faster than the portable ones."""
+    return _MAX_FIELD_TOKENS if packed is not None and packed.is_in_fields else _MAX_TOKENS
 
 
 class StreamTiling(NamedTuple):
