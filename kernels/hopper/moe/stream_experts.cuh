@@ -170,14 +170,18 @@ __device__ __forceinline__ void stream_tokens(const StreamArgs& args, Ring<Weigh
   }
 }
 
-// Count a warp's rows of an item as stored; the tile's last leaves zero.
-__device__ __forceinline__ void report(const StreamArgs& args, int tile) {
-  fence_async();
+// Count a warp's rows of an item as stored; the tile's last makes the count zero. Other blocks read the first GEMM's
+// rows, behind a proxy fence of theirs; the second's have no reader here, and need no fence.
+__device__ __forceinline__ void report(const StreamArgs& args, const Item& item) {
+  unsigned* counter = args.progress + item.tile;
+  const unsigned last = args.warps(0) + args.warps(1) - 1;
   __syncwarp();
   if (threadIdx.x % 32) return;
-  __threadfence();  // behind the other lanes' stores, which the barrier above orders
-  const unsigned before = atomicAdd(args.progress + tile, 1u);
-  if (before + 1 == args.warps(0) + args.warps(1)) args.progress[tile] = 0;
+  if (item.gemm == 0) {
+    asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(last) : "memory");
+  } else {
+    asm volatile("red.relaxed.gpu.global.inc.u32 [%0], %1;" ::"l"(counter), "r"(last) : "memory");
+  }
 }
 
 template <class Weights>
@@ -206,7 +210,7 @@ __device__ __forceinline__ void multiply_items(const StreamArgs& args, Ring<Weig
       ring.advance();
     }
     output.store_as(static_cast<portable::Store>(gemm.matrix.store), sums, terms);
-    report(args, item.tile);
+    report(args, item);
   }
 }
 

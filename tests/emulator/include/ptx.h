@@ -334,6 +334,13 @@ inline void ptx_red_release_gpu_global_add_u32(unsigned* to, unsigned more) {
   emulator::machine.release();
   *to += more;
 }
+inline void ptx_red_relaxed_gpu_global_inc_u32(unsigned* to, unsigned most) {
+  *to = *to >= most ? 0 : *to + 1;
+}
+inline void ptx_red_release_gpu_global_inc_u32(unsigned* to, unsigned most) {
+  emulator::machine.release();
+  ptx_red_relaxed_gpu_global_inc_u32(to, most);
+}
 inline void ptx_atom_acq_rel_gpu_global_add_u32(unsigned& before, unsigned* at, unsigned more) {
   emulator::machine.release();
   before = *at;
