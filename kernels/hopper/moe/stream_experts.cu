@@ -12,6 +12,6 @@
 #include "stream_experts.cuh"
 
 STREAM_EXPERTS(stream_experts, Tiled)
-STREAM_EXPERTS(stream_experts_fp8_block, Packed<portable::Fp8BlockWords>)
+STREAM_EXPERTS(stream_experts_fp8_block, PackedAhead<portable::Fp8BlockWords>)
 STREAM_EXPERTS(stream_experts_mxfp4, Packed<portable::Mxfp4Words>)
 STREAM_EXPERTS(stream_experts_mxfp4_fields, PackedAhead<portable::Mxfp4FieldWords>)
