@@ -126,7 +126,7 @@ class Catalogue:
 
         Args:
             weight_format: format of the layers' matrices; ``int4+fp8/fp8`` names the head's and that of
-                keys and values too, else bf16; ``bf16:mxfp4`` that of experts, where it is another.
+                keys and values too, else bf16; ``bf16:mxfp4_fields`` that of experts, where it is another.
         """
         weights, _, cache = weight_format.partition("/")
         weights, _, head = weights.partition("+")

@@ -107,8 +107,9 @@ def _some_models(layers: RepeatedLayers) -> Model:
 def step_format(formats: Mapping[str, str]) -> str:
     """Return the formats that the template is compiled for, of matrices by their names.
 
-    Of the layers, with the experts' (``bf16:mxfp4``) if that is another, and the head's (``int4+fp8``) if
-    that is not bf16. Several formats of one kind are named with commas: there is no kernel for them.
+    Of the layers, with the experts' (``bf16:mxfp4_fields``) if that is another, and the head's
+    (``int4+fp8``) if that is not bf16. Several formats of one kind are named with commas: there is no
+    kernel for them.
     """
     kinds: dict[str, set[str]] = {"layers": set(), "experts": set(), "head": set()}
     for name, held in formats.items():
