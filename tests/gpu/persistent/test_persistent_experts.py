@@ -1,7 +1,8 @@
 """Mixtures of experts in the persistent decode kernel against the general path.
 
 Both round the router's input, at different places: a sequence whose last chosen expert is hardly better than
-the next may get another one. In a model of one layer the kernel's own logits show these.
+the next may get another one. Such a row has to be that of the general path with another choice
+(``near_ties``).
 """
 
 from __future__ import annotations
@@ -14,17 +15,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
+from near_ties import nearest
 from spec_changes import changed
 from test_persistent_decode import CONTEXTS, MIN_COSINE, Subject, cosines
 
 from wisp_plan.presets import shape_spec
-from wisp_plan.spec.moe import MoeSpec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 SHAPE = "qwen3-30b-a3b"
-MIN_MARGIN = 0.03  # of the logits' deviation, between the last expert that is chosen and the next
-MIN_SHARE_OF_CLEAR_ROWS = 0.3
-MIN_MIXTURE_COSINE = 0.9  # of the self-test at start
 BATCHES = {name: contexts for name, contexts in CONTEXTS.items() if len(contexts) <= 32}
 
 
@@ -35,15 +33,6 @@ def subject_of(device, layers, quantization="bf16"):
     return subject
 
 
-def margins(subject, rows):
-    """Of each row, after a step of one layer: how clear its choice was, in deviations of its logits."""
-    (mixture,) = subject.spec.ffns(MoeSpec)
-    logits = subject.ops.to_host(subject.step._exchanged["router_logits"])[:rows].astype(np.float64)
-    ordered = np.sort(logits, axis=1)[:, ::-1]
-    chosen = mixture.router.chosen
-    return (ordered[:, chosen - 1] - ordered[:, chosen]) / logits.std(axis=1)
-
-
 @pytest.fixture(scope="module")
 def one_layer(device):
     return subject_of(device, 1)
@@ -51,25 +40,25 @@ def one_layer(device):
 
 @pytest.mark.parametrize("contexts", BATCHES.values(), ids=list(BATCHES))
 def test_a_layer_gives_what_the_general_path_gives(one_layer, contexts):
-    check_layer(one_layer, contexts)
+    check_layers(one_layer, contexts)
 
 
 @pytest.mark.parametrize("quantization", ["fp8_block", "int4"])
 def test_a_layer_of_quantized_experts_gives_what_the_general_path_gives(device, quantization):
     subject = subject_of(device, 1, quantization)
     for name in ("one", "eight", "sixteen", "thirty-two"):
-        check_layer(subject, BATCHES[name])
+        check_layers(subject, BATCHES[name])
 
 
-def check_layer(subject, contexts):
+def check_layers(subject, contexts, min_cosine=MIN_COSINE):
     batch, live = subject.batch(contexts), np.array(contexts) > 0
-    expected, got = subject.general(batch)[live], subject.persistent(batch)[live]
-    found, is_clear = cosines(got, expected), margins(subject, len(contexts))[live] > MIN_MARGIN
-    print(f"cosines: {found[is_clear].min(initial=1):.6f} of {is_clear.sum()} rows, all {found.min():.6f}")
+    got, layers = subject.persistent(batch)[live], len(subject.spec.layers)
     assert np.isfinite(got).all()
-    assert len(found) < 8 or is_clear.mean() > MIN_SHARE_OF_CLEAR_ROWS
-    assert (found[is_clear] >= MIN_COSINE).all()
-    assert found.min() >= MIN_MIXTURE_COSINE
+    found = nearest(
+        subject.ops, lambda: subject.general(batch)[live], got, cosines, enough=min_cosine, layers=layers
+    )
+    print(f"cosines: {found.min():.6f}")
+    assert found.min() >= min_cosine
 
 
 def test_the_same_step_gives_the_same_bits_and_counts_its_experts(device):

@@ -1,7 +1,7 @@
 """gpt-oss in the persistent decode kernel against the general path: both kinds of layers, experts in MXFP4.
 
-As of other mixtures, rows whose choice of experts is clear are compared closely, in a model of one layer,
-which sees all tokens or a window. No model is prepared that has such layers: kernels are compiled here.
+As of other mixtures, a row may have another choice at a near-tie: of one layer, which sees all tokens or a
+window, and of both. No model is prepared that has such layers: kernels are compiled here.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parent))
 from decode_batch import decode_batch
-from test_persistent_decode import CONTEXTS, TOKENS, Subject, cosines
-from test_persistent_experts import BATCHES, MIN_MIXTURE_COSINE, check_layer
+from test_persistent_decode import CONTEXTS, TOKENS, Subject
+from test_persistent_experts import BATCHES, check_layers
 
 from wisp_plan.presets import shape_spec
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 SHAPE, FORMATS = shape_spec("gpt-oss-20b"), "bf16:mxfp4_fields"
 BOTH, WINDOWED, FULL = slice(0, 2), slice(0, 1), slice(1, 2)
+MIN_COSINE_OF_BOTH = 0.998  # what one layer rounds the next one's attention and experts see
 
 
 def compile_kernel(device, spec):
@@ -49,7 +50,7 @@ class GptOss(Subject):
     def __init__(self, device, layers=slice(None), shape=SHAPE, **changes):
         spec = replace(shape, layers=shape.layers[layers], **{"vocab": 4000, "max_context": 8192} | changes)
         compile_kernel(device, spec)
-        super().__init__(device, spec, blocks=1200, quantization="auto")
+        super().__init__(device, spec, blocks=1600, quantization="auto")
         self.step.count_experts(self.model.expert_load.counts)
 
     def batch(self, contexts, seed=1, blocks=None):
@@ -64,14 +65,12 @@ class GptOss(Subject):
 
 @pytest.fixture(scope="module", params=[WINDOWED, FULL], ids=["window", "full"])
 def one_layer(request, device):
-    subject = GptOss(device, request.param)
-    subject.model.weights["layers.0.router.bias"][:] = 0  # margins are of logits without it
-    return subject
+    return GptOss(device, request.param)
 
 
 @pytest.mark.parametrize("contexts", BATCHES.values(), ids=list(BATCHES))
 def test_a_layer_gives_what_the_general_path_gives(one_layer, contexts):
-    check_layer(one_layer, contexts)
+    check_layers(one_layer, contexts)
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +80,7 @@ def both(device):
 
 @pytest.mark.parametrize("contexts", BATCHES.values(), ids=list(BATCHES))
 def test_both_kinds_of_layers_read_their_own_cache(both, contexts):
-    batch, live = both.batch(contexts), np.array(contexts) > 0
-    expected, got = both.general(batch)[live], both.persistent(batch)[live]
-    assert cosines(got, expected).min() >= MIN_MIXTURE_COSINE
+    check_layers(both, contexts, MIN_COSINE_OF_BOTH)
 
 
 def test_the_same_step_gives_the_same_bits(both):
