@@ -40,35 +40,12 @@ struct Packed {
   }
 
   // sums += this warp's rows times the tokens of `chunks` times 64 columns. At `tokens` lies what this lane names for
-  // ldmatrix: 16 bytes of a token.
+  // ldmatrix: 16 bytes of a token. All words are loaded before the first are multiplied: a warp waits for them once.
   static __device__ __forceinline__ void multiply(float (&sums)[1][1][4], const unsigned char* stage, int chunks,
                                                   const portable::QuantizedArgs& q, uint32_t tokens) {
     const int warp = threadIdx.x / 32;
     const portable::SharedSlicePlace place = {
         {stage + warp * q.slice_bytes, stage + bytes(q) + warp * 8, q.group_shift, q.zero_points}};
-#pragma unroll
-    for (int i = 0; i < kChunks; i++) {
-      if (i >= chunks) break;
-      Words words;
-      words.load(place, i);
-      portable::SliceFragments<Words> made[1];
-#pragma unroll
-      for (int step = 0; step < 4; step++) made[0].make(words, step);
-      portable::multiply_chunk(sums, made, [&](int, int half) { return tokens + (i * 2 + half) * 64; });
-    }
-  }
-};
-
-// The same; all words of a tile are loaded before the first are multiplied, so that a warp waits for them once.
-template <class Words>
-struct PackedAhead : Packed<Words> {
-  using Packed<Words>::kChunks;
-
-  static __device__ __forceinline__ void multiply(float (&sums)[1][1][4], const unsigned char* stage, int chunks,
-                                                  const portable::QuantizedArgs& q, uint32_t tokens) {
-    const int warp = threadIdx.x / 32;
-    const portable::SharedSlicePlace place = {
-        {stage + warp * q.slice_bytes, stage + Packed<Words>::bytes(q) + warp * 8, q.group_shift, q.zero_points}};
     Words words[kChunks];
 #pragma unroll
     for (int i = 0; i < kChunks; i++) words[i].load(place, i);

@@ -1,5 +1,5 @@
-// experts_mma_fp4.cu: GEMM of a mixture of experts, of MXFP4 (packed as linear_mma_fp4.cu's, or in fields) or NVFP4
-// weights, on mma.sync; see quantized_mma.cuh.
+// experts_mma_fp4.cu: GEMM of a mixture of experts, of MXFP4 (in fields) or NVFP4 weights, on mma.sync; see
+// quantized_mma.cuh.
 //
 //   x, bias, y, tiles : as in ../gemm/experts.cu
 //   W    : [E, out, in], each matrix packed (kernels/README.md), all equally far apart
@@ -11,6 +11,5 @@
 #include "field_words.cuh"
 #include "quantized_mma.cuh"
 
-EXPERTS_MMA_ENTRIES(mxfp4, Mxfp4Words)
 EXPERTS_MMA_ENTRIES(mxfp4_fields, Mxfp4FieldWords)
 EXPERTS_MMA_ENTRIES(nvfp4, Nvfp4Words)

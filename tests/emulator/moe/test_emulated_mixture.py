@@ -265,7 +265,7 @@ def test_an_expert_multiplies_its_tokens_alone(name: str, width: int) -> None:
             assert close(y[positions[token, k]], expected, size)
 
 
-@pytest.mark.parametrize("name", ["bf16", "int4", "fp8_block", "mxfp4", "mxfp4_fields"])
+@pytest.mark.parametrize("name", ["bf16", "int4", "fp8_block", "mxfp4_fields"])
 def test_a_result_is_the_same_bits_at_every_tile_and_order_of_events(name: str) -> None:
     experts = Experts(name, 3, 136, 264, "plain")
     x = aligned(np.random.default_rng(0).standard_normal((7, 264)).astype(BF16))
@@ -278,10 +278,9 @@ def test_a_result_is_the_same_bits_at_every_tile_and_order_of_events(name: str) 
     assert all(np.array_equal(result, results[0]) for result in results)
 
 
-@pytest.mark.parametrize("name", ["mxfp4", "mxfp4_fields"])
-def test_every_code_of_mxfp4_times_every_scale_is_exact(name: str) -> None:
+def test_every_code_of_mxfp4_times_every_scale_is_exact() -> None:
     """A token with a single one has the weights of a column; scales of rows are of all sizes there may be."""
-    packed, exponents, columns = EXPERT_FORMATS[name], np.arange(27), 27 * 32
+    packed, exponents, columns = EXPERT_FORMATS["mxfp4_fields"], np.arange(27), 27 * 32
     codes = ((np.arange(80)[:, None] + np.arange(columns)) % 16).astype(np.uint8)
     rows = np.ldexp(np.float32(1), np.linspace(-140, 114, 80).astype(int))
     matrix = QuantizedMatrix(codes, rows, np.tile(exponents, (80, 1)).astype(np.uint8))

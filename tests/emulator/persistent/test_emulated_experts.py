@@ -22,7 +22,7 @@ from emulated_step import SOURCE, EmulatedStep, small
 from test_emulated_quantized import Quantized
 from test_emulated_step import CONTEXTS, equals_general
 
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS, PACKED_FORMATS
 from wisp_plan.spec.model import ModelSpec
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_runtime.batch import Batch
@@ -54,9 +54,20 @@ class Experts(Quantized):
     def __init__(
         self, spec: ModelSpec, blocks: int, width: int, weight_format: str, folder: Path = SOURCE.parent
     ) -> None:
-        self._formats = {"layers": PACKED_FORMATS.get(weight_format)}
-        options = (f"-DWISP_WEIGHT_FORMAT={weight_format}", f"-DWIDTH={width}", f"-I{folder}")
+        layers, _, experts = weight_format.partition(":")
+        self._formats = {"layers": PACKED_FORMATS.get(layers)}
+        self._of_experts = {"layers": EXPERT_FORMATS[experts]} if experts else self._formats
+        formats = (f"-DWISP_WEIGHT_FORMAT={layers}", f"-DWISP_EXPERT_FORMAT={experts or layers}")
+        options = (*formats, f"-DWIDTH={width}", f"-I{folder}")
         EmulatedStep.__init__(self, spec, blocks, options, HERE / "quantized_decode.cu")
+
+    def packed(self, name: str, matrix: np.ndarray, permutation: str) -> np.ndarray:
+        of_layers = self._formats
+        self._formats = self._of_experts if ".experts." in name else of_layers
+        try:
+            return super().packed(name, matrix, permutation)
+        finally:
+            self._formats = of_layers
 
     def batch(self, contexts: list[int], seed: int = 1) -> Batch:
         """Return a batch without near-ties: the paths' routers see inputs that are rounded differently."""
@@ -139,7 +150,8 @@ def test_a_step_equals_the_general_path(name: str, batch: str) -> None:
         ("three blocks of K", "int4", "8"),  # blocks of 256: a unit has two experts
         ("three blocks of K", "int4", "16"),
         ("three blocks of K", "int4", "32"),
-        ("three blocks of K", "mxfp4", "8"),
+        ("three blocks of K", "mxfp4:mxfp4_fields", "8"),  # f16 between the phases of layers, bf16 of experts
+        ("three blocks of K", "mxfp4:mxfp4_fields", "32"),
         ("four tiles", "nvfp4", "32"),
     ],
 )

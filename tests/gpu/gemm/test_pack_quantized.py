@@ -24,6 +24,7 @@ from wisp_runtime.ops.reference import quantized_packing as reference  # noqa: E
 from wisp_runtime.ops.reference.quantizers import quantize  # noqa: E402
 from wisp_runtime.ops.reference.random import random_values  # noqa: E402
 
+FORMATS = PACKED_FORMATS | EXPERT_FORMATS
 EVERY = pytest.mark.parametrize("packed", PACKED_FORMATS.values(), ids=PACKED_FORMATS)
 SHAPES = [(64, 256), (80, 384), (1536, 1152), (256, 14336)]
 SOURCES = [BF16, np.dtype(np.float16), np.dtype(np.float32)]
@@ -49,7 +50,7 @@ def assert_equal(packed, weight, matrix):
     )
 
 
-@pytest.mark.parametrize("packed", EXPERT_FORMATS.values(), ids=EXPERT_FORMATS)
+@pytest.mark.parametrize("packed", FORMATS.values(), ids=FORMATS)
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 @pytest.mark.parametrize("permutation", ["plain", "gate_up_interleaved"])
 def test_rows_are_packed_as_by_the_reference_to_the_bit(device, packed, outputs, inputs, permutation):

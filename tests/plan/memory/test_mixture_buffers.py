@@ -10,7 +10,7 @@ from wisp_plan.memory.buffers.gpu import gpu_buffers
 from wisp_plan.memory.buffers.moe import MAX_JOINED_TOKENS, MAX_SPLIT_TOKENS, logit_stride, max_tiles, moe
 from wisp_plan.memory.step import StepSizes
 from wisp_plan.presets import shape_spec
-from wisp_plan.quantization.packed_format import PACKED_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS
 from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_runtime.ops.cuda.device.manifest import constants
 from wisp_runtime.ops.cuda.gemm.portable_plan import BLOCK_N
@@ -126,10 +126,10 @@ def test_experts_in_block_fp8_take_a_wide_tile_from_64_tokens_on(
     assert expected == (tile and tile.width)
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp8_block", "mxfp4"])
+@pytest.mark.parametrize("name", ["bf16", "fp8_block", "mxfp4_fields"])
 @pytest.mark.parametrize(("items", "blocks"), [(16, 2), (264, 2), (360, 3), (2880, 4)])
 def test_all_blocks_that_stream_experts_are_resident(name: str, items: int, blocks: int) -> None:
-    tiling = stream_tiling(PACKED_FORMATS.get(name), items, 132, 227 * 1024)
+    tiling = stream_tiling(EXPERT_FORMATS.get(name), items, 132, 227 * 1024)
     assert tiling.blocks == blocks
     assert blocks * (tiling.shared_bytes + 1024) <= 228 * 1024
     assert blocks * STREAM_THREADS <= 2048

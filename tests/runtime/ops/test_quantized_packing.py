@@ -12,7 +12,8 @@ from wisp_runtime.ops.reference.quantized_packing import (
     unpack_quantized,
 )
 
-EVERY = pytest.mark.parametrize("packed", EXPERT_FORMATS.values(), ids=EXPERT_FORMATS)
+FORMATS = PACKED_FORMATS | EXPERT_FORMATS
+EVERY = pytest.mark.parametrize("packed", FORMATS.values(), ids=FORMATS)
 
 
 @EVERY

@@ -13,7 +13,7 @@ from wisp_plan.memory.buffers.persistent import LAYER_WORDS, exchanged, layer_wo
 from wisp_plan.memory.buffers.persistent import layer_table as layer_table_buffer
 from wisp_plan.memory.ledger import LedgerOptions, step_of
 from wisp_plan.presets import SHAPES, shape_spec
-from wisp_plan.quantization.packed_format import EXPERT_FORMATS
+from wisp_plan.quantization.packed_format import EXPERT_FORMATS, PACKED_FORMATS
 from wisp_plan.spec.delta_net import DeltaNetSpec
 from wisp_plan.spec.ffn import DenseSpec
 from wisp_plan.spec.layer import NormSpec
@@ -63,11 +63,13 @@ def test_a_manifest_describes_the_shape_of_its_name(entry):
         ("bf16", set()),
         ("fp8_block", {"-DWISP_WEIGHT_FORMAT=fp8_block"}),
         ("int4+fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8"}),
-        ("bf16:mxfp4", {"-DWISP_EXPERT_FORMAT=mxfp4"}),
         ("bf16:mxfp4_fields", {"-DWISP_EXPERT_FORMAT=mxfp4_fields"}),
         (
-            "fp8:mxfp4+fp8",
-            {f"-DWISP_{kind}" for kind in ("WEIGHT_FORMAT=fp8", "EXPERT_FORMAT=mxfp4", "HEAD_FORMAT=fp8")},
+            "fp8:mxfp4_fields+fp8",
+            {
+                f"-DWISP_{kind}"
+                for kind in ("WEIGHT_FORMAT=fp8", "EXPERT_FORMAT=mxfp4_fields", "HEAD_FORMAT=fp8")
+            },
         ),
         ("bf16/fp8", {"-DWISP_KV_FORMAT=fp8"}),
         ("int4+fp8/fp8", {"-DWISP_WEIGHT_FORMAT=int4", "-DWISP_HEAD_FORMAT=fp8", "-DWISP_KV_FORMAT=fp8"}),
@@ -118,7 +120,7 @@ def test_the_ledger_counts_the_rows_that_the_kernel_exchanges(deterministic, qua
 
 def test_the_template_reads_every_packed_format_and_no_other():
     (template,) = CATALOGUE.manifest("hopper").templates
-    assert set(template.formats) == {"bf16", *EXPERT_FORMATS}
+    assert set(template.formats) == {"bf16", *PACKED_FORMATS, *EXPERT_FORMATS}
     assert CATALOGUE.templates("hopper", "fp8+fp6", kernel_model(SPEC)) == []
 
 
@@ -232,10 +234,11 @@ def test_the_table_of_a_gpt_oss_has_sinks_and_router_biases_behind_the_words_tha
 
 
 def test_the_formats_of_layers_experts_and_head_are_named():
-    layer, experts = {"layers.0.qkv.weight": "bf16"}, {"layers.0.experts.down.weight": "mxfp4"}
+    layer, experts = {"layers.0.qkv.weight": "bf16"}, {"layers.0.experts.down.weight": "mxfp4_fields"}
     assert step_format(layer) == "bf16"
-    assert step_format(layer | experts) == "bf16:mxfp4"
-    assert step_format({"layers.0.qkv.weight": "mxfp4"} | experts) == "mxfp4"
+    assert step_format(layer | experts) == "bf16:mxfp4_fields"
+    assert step_format({"layers.0.qkv.weight": "mxfp4"} | experts) == "mxfp4:mxfp4_fields"
+    assert step_format({"layers.0.qkv.weight": "mxfp4_fields"} | experts) == "mxfp4_fields"
     assert step_format({"layers.0.qkv.weight": "int4", "head.weight": "fp8"}) == "int4+fp8"
     assert step_format(layer | {"head.weight": "bf16"}) == "bf16"
     assert step_format(layer | {"layers.0.output.weight": "fp8"}) == "bf16, fp8"
@@ -278,7 +281,7 @@ def test_a_hybrid_is_refused_in_deterministic_mode_and_served_up_to_16_sequences
 
 
 def test_a_gpt_oss_was_never_timed():
-    assert [faster_up_to(name, WINDOWED) for name in ("bf16", "bf16:mxfp4")] == [0, 0]
+    assert [faster_up_to(name, WINDOWED) for name in ("bf16", "bf16:mxfp4_fields")] == [0, 0]
 
 
 def test_a_mixture_is_served_up_to_the_kernels_own_bound():

@@ -84,9 +84,8 @@ class Arenas:
             kernels = self._device.kernels
             kernels.require("pack_quantized", "quantize_rows")
             rotary = ("linear_rotary",) if self._fuses_rope else ()
-            dense = () if are_experts else ("linear", "linear_swiglu", "linear_logits", *rotary)
-            gemms = ("experts", *dense)
-            kernels.require(*gemms, weight_format=name)
+            dense = "linear", "linear_swiglu", "linear_logits", *rotary
+            kernels.require(*(("experts",) if are_experts else dense), weight_format=name)
             if kernels.has("quantize_tokens"):
                 kernels.require("quantize_tokens")
             self._formats.add((name, are_experts))
