@@ -38,10 +38,10 @@ struct MemoryStream {
         keys(maps.keys),
         values(maps.values),
         rank(rank),
-        warpgroup(warpgroup),
-        stages(shared_address(shared) + warpgroup * SmemLayout<S>::kStages * kStageBytes),
-        full(shared_address(storage.stage_full[warpgroup])),
-        empty(shared_address(storage.stage_empty[warpgroup])),
+        warpgroup(__shfl_sync(kWholeWarp, warpgroup, 0)),  // so that the compiler takes it as uniform
+        stages(shared_address(shared) + this->warpgroup * SmemLayout<S>::kStages * kStageBytes),
+        full(shared_address(storage.stage_full[this->warpgroup])),
+        empty(shared_address(storage.stage_empty[this->warpgroup])),
         detector(detector) {}
 
   __device__ __forceinline__ void run_step() {

@@ -193,6 +193,9 @@ inline void ptx_cp_async_mbarrier_arrive_noinc_shared__cta_b64(uint32_t barrier)
   emulator::Mbarrier* const of = &emulator::mbarrier(barrier);
   emulator::machine.copy_async([of] { of->arrive(1); });
 }
+inline void ptx_block_elect_sync(uint32_t& is_elected) {
+  is_elected = emulator::machine.current->lane == 0;
+}
 inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity) {
   emulator::Mbarrier& of = emulator::mbarrier(barrier);
   while (of.phase() == parity) emulator::machine.await_change(&of.bytes_and_phase);

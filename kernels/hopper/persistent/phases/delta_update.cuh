@@ -226,7 +226,6 @@ struct UpdateStates : Phase {
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
     using Update = DeltaUpdate<Activations, Stream>;
     const int begin = first_unit(stream.args, blockIdx.x), end = first_unit(stream.args, blockIdx.x + 1);
-    const bool is_elected = threadIdx.x % 32 == 0;
 #pragma unroll 1
     for (int unit = begin; unit < end; unit++) {
       if (Update::slot_of(stream.args, unit) < 0) continue;
@@ -236,7 +235,7 @@ struct UpdateStates : Phase {
 #pragma unroll 1
       for (int chunk = 0; chunk < 4; chunk++) {
         const uint32_t to = stream.acquire(kChunkBytes);
-        if (is_elected) bulk_load(to, from + chunk * kChunkBytes, kChunkBytes, stream.barrier(), kEvictFirst);
+        if (elect_lane()) bulk_load(to, from + chunk * kChunkBytes, kChunkBytes, stream.barrier(), kEvictFirst);
         stream.commit();
       }
     }

@@ -17,6 +17,18 @@
 
 constexpr int kTileM = 16, kBlockTiles = 4, kBlockM = kBlockTiles * kTileM;
 
+// A pointer that all lanes have alike, so that the compiler takes it as uniform.
+__device__ __forceinline__ const char* uniform(const char* pointer) {
+  return reinterpret_cast<const char*>(__shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(pointer), 0));
+}
+// Whether this is the lane that issues copies, always the same one. By elect.sync, right before they are issued: from
+// threadIdx the compiler does not know that it is one, and makes a loop over lanes of every copy.
+__device__ __forceinline__ bool elect_lane() {
+  uint32_t is_elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(is_elected));
+  return is_elected != 0;
+}
+
 constexpr int kRowsOfVocabulary = 0;  // as many rows as the vocabulary, known at run time
 
 template <int kRowCount, int kInputCount, int kMBlockCount, bool kIsSplit>
@@ -117,48 +129,51 @@ struct Gemm : Phase, Operands {
 
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
-    const char* const weights = reinterpret_cast<const char*>(Operands::weights(stream.args, *stream.weights));
+    const char* const weights = uniform(reinterpret_cast<const char*>(Operands::weights(stream.args, *stream.weights)));
     const TileRange range = tile_range(stream);
     const KRange half = k_range(stream);
-    const bool is_elected = threadIdx.x % 32 == 0;
+    // Tiles are packed four to a 64-row block; each stage's begin in one where the range does, and end in the next.
+    const int offset = range.first % kBlockTiles;
+    constexpr size_t kRowBlockBytes = size_t{kKBlocks} * kStageBytes;
 #pragma unroll 1
     for (int done = 0; done < range.count; done += kMBlocks * kBlockTiles) {
       const int tiles = min(range.count - done, kMBlocks * kBlockTiles);
+      const size_t row_block = (range.first + done) / kBlockTiles * size_t{kKBlocks};
 #pragma unroll 1
       for (int k = half.begin + (kSplitsK ? stream.warpgroup : 0); k < half.end; k += kKStep) {
+        const size_t index = row_block + min(k, half.last);
+        const char* block = weights + index * kStageBytes;
+        const char* scales = weights + block_scales(stream) + index * (kBlockTiles * kTileBlockScaleBytes);
 #pragma unroll 1
-        for (int m = 0; m * kBlockTiles < tiles; m++) {
-          // Tiles are packed four to a 64-row block; a warpgroup's may begin in one and end in the next.
-          const int first = range.first + done + m * kBlockTiles, size = min(kBlockTiles, tiles - m * kBlockTiles);
-          const int here = min(size, kBlockTiles - first % kBlockTiles);
-          const int scale_bytes = kHasBlockScales ? (here < size ? 2 : 1) * kBlockTiles * kTileBlockScaleBytes : 0;
-          const uint32_t to = stream.acquire(size * kTileBytes + scale_bytes), barrier = stream.barrier();
-          const size_t index = static_cast<size_t>(first / kBlockTiles) * kKBlocks + min(k, half.last);
-          const char* block = weights + index * kStageBytes;
-          if (is_elected) {
-            if constexpr (kHasBlockScales) {
-              stream_block_scales(stream, weights + block_scales(stream), index, here < size);
-            }
-            bulk_load(to, block + first % kBlockTiles * kTileBytes, here * kTileBytes, barrier, kEvictFirst);
-            if (here < size) {
-              bulk_load(to + here * kTileBytes, block + static_cast<size_t>(kKBlocks) * kStageBytes,
-                        (size - here) * kTileBytes, barrier, kEvictFirst);
-            }
-          }
-          stream.commit();
+        for (int left = tiles; left > 0; left -= kBlockTiles) {
+          const int size = min(kBlockTiles, left), here = min(size, kBlockTiles - offset);
+          stream_stage(stream, block, scales, offset, here, size - here);
+          block += kRowBlockBytes, scales += kKBlocks * (kBlockTiles * kTileBlockScaleBytes);
         }
       }
     }
   }
 
-  // Of the acquired stage: those of a block, and of the one below it if the stage's tiles end there.
+  // A stage of `here` tiles of a block, from its tile `offset` on, and the first `there` of the one below it; their
+  // block scales, if the format has any, are those of whole blocks.
   template <class Stream>
-  static __device__ __forceinline__ void stream_block_scales(Stream& stream, const char* scales, size_t index,
-                                                             bool is_split) {
-    constexpr int kBytes = kBlockTiles * kTileBlockScaleBytes;
-    const uint32_t to = stream.block_scales(), barrier = stream.barrier();
-    bulk_load(to, scales + index * kBytes, kBytes, barrier, kEvictNormal);
-    if (is_split) bulk_load(to + kBytes, scales + (index + kKBlocks) * kBytes, kBytes, barrier, kEvictNormal);
+  static __device__ __forceinline__ void stream_stage(Stream& stream, const char* block, const char* scales, int offset,
+                                                      int here, int there) {
+    constexpr int kScaleBytes = kHasBlockScales ? kBlockTiles * kTileBlockScaleBytes : 0;
+    const uint32_t to = stream.acquire((here + there) * kTileBytes + (there > 0 ? 2 : 1) * kScaleBytes);
+    const uint32_t barrier = stream.barrier(), scales_to = stream.block_scales();
+    if (elect_lane()) {
+      if constexpr (kHasBlockScales) bulk_load(scales_to, scales, kScaleBytes, barrier, kEvictNormal);
+      bulk_load(to, block + offset * kTileBytes, here * kTileBytes, barrier, kEvictFirst);
+      if (there > 0) {
+        if constexpr (kHasBlockScales) {
+          bulk_load(scales_to + kScaleBytes, scales + kKBlocks * kScaleBytes, kScaleBytes, barrier, kEvictNormal);
+        }
+        bulk_load(to + here * kTileBytes, block + size_t{kKBlocks} * kStageBytes, there * kTileBytes, barrier,
+                  kEvictFirst);
+      }
+    }
+    stream.commit();
   }
 
   // This CTA's half of K, as often as its warpgroups go over it.
