@@ -46,22 +46,23 @@ struct ExpertDown : Phase, Down {
     const int row_block = rows.first / kBlockTiles, tile = rows.first % kBlockTiles;
     const int here = min(rows.count, kBlockTiles - tile);
     const int scale_bytes = kHasBlockScales ? (here < rows.count ? 2 : 1) * Matrix::kBlockScaleBytes : 0;
-    const bool is_elected = threadIdx.x % 32 == 0;
 #pragma unroll 1
     for (int unit = units.begin; unit < units.end; unit++) {
       const int lanes = min(units.lanes, units.blocks - units.block(unit, 0));
       uint32_t to = stream.acquire(lanes * (rows.count * Matrix::kTileBytes + scale_bytes));
       uint32_t scales = stream.block_scales();
+      if (elect_lane()) {
 #pragma unroll 1
-      for (int lane = 0; lane < lanes && is_elected; lane++) {
-        const int block = units.block(unit, lane), k = block % Matrix::kKBlocks;
-        const char* const expert = matrix.of(list.entries[block / Matrix::kKBlocks].expert());
-        Matrix::copy_tiles(expert, row_block, k, tile, here, to, scales, stream.barrier());
-        if (here < rows.count) {
-          Matrix::copy_tiles(expert, row_block + 1, k, 0, rows.count - here, to + here * Matrix::kTileBytes,
-                             scales + Matrix::kBlockScaleBytes, stream.barrier());
+        for (int lane = 0; lane < lanes; lane++) {
+          const int block = units.block(unit, lane), k = block % Matrix::kKBlocks;
+          const char* const expert = matrix.of(list.entries[block / Matrix::kKBlocks].expert());
+          Matrix::copy_tiles(expert, row_block, k, tile, here, to, scales, stream.barrier());
+          if (here < rows.count) {
+            Matrix::copy_tiles(expert, row_block + 1, k, 0, rows.count - here, to + here * Matrix::kTileBytes,
+                               scales + Matrix::kBlockScaleBytes, stream.barrier());
+          }
+          to += rows.count * Matrix::kTileBytes, scales += 2 * Matrix::kBlockScaleBytes;
         }
-        to += rows.count * Matrix::kTileBytes, scales += 2 * Matrix::kBlockScaleBytes;
       }
       stream.commit();
     }

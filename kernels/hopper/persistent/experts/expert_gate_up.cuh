@@ -30,7 +30,6 @@ struct ExpertGateUp : Phase {
     const Matrix matrix = matrix_of(stream.args, *stream.weights);
     const TileRange range = tile_range(routing.list, stream.warpgroup);
     const KRange half(Matrix::kKBlocks, false, stream.rank);
-    const bool is_elected = threadIdx.x % 32 == 0;
 #pragma unroll 1
     for (int done = 0; done < range.count; done += kBlockTiles) {
       const int first = range.first + done, size = min(kBlockTiles, range.count - done);
@@ -41,7 +40,7 @@ struct ExpertGateUp : Phase {
 #pragma unroll 1
       for (int k = half.begin; k < half.end; k++) {
         const uint32_t to = stream.acquire(size * Matrix::kTileBytes + scale_bytes), scales = stream.block_scales();
-        if (is_elected) {
+        if (elect_lane()) {
           Matrix::copy_tiles(upper, row_block % Matrix::kRowBlocks, k, tile, here, to, scales, stream.barrier());
           if (here < size) {
             Matrix::copy_tiles(lower, (row_block + 1) % Matrix::kRowBlocks, k, 0, size - here,
