@@ -13,7 +13,8 @@ class PersistentKernel(Protocol):
 
     Attributes:
         max_sequences: limit of sequences in a step.
-        faster_up_to: sequences of a step up to which it is faster than the general path; 0: never timed.
+        faster_up_to: sequences of a step up to which it is faster than the general path; 0: never timed, or
+            slower.
         max_context_tokens: limit of their tokens together.
     """
 

@@ -73,7 +73,8 @@ class PersistentDecode:
 
     Attributes:
         max_sequences: limit of sequences in a step.
-        faster_up_to: sequences of a step up to which it is faster than the general path; 0: never timed.
+        faster_up_to: sequences of a step up to which it is faster than the general path; 0: never timed, or
+            slower.
         max_context_tokens: limit of their tokens together; above it the general path is faster.
         sampled: returns the tokens of the step before; see :class:`.embedding.Embedding`.
         hang_report: pinned memory in which a wait that timed out leaves its reason.
