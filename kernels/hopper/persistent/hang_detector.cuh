@@ -20,19 +20,24 @@ enum WaitReason : int {
   kExpertList,
 };
 
+// The end of assembly whose register `block` has the block's number: leave a report and trap. The load comes back when
+// the report is in the host's memory. This stands in the middle of every loop that waits, and a layer's code is longer
+// than an SM's instruction cache: each instruction counts.
+#define WISP_LEAVE_REPORT(report, reason, phase)                               \
+  "mov.u32 thread, %%tid.x;\n"                                                 \
+  "st.volatile.global.v4.u32 [" report "], {" reason ", block, thread, " phase \
+  "};\n"                                                                       \
+  "ld.volatile.global.u32 block, [" report "];\nnanosleep.u32 block;\ntrap;\n"
+
 struct HangDetector {
   HangReport* report;
-  unsigned* counters;  // of Args; the first is set by the first timeout, which reports
   long long timeout_clocks;
 
   __device__ __forceinline__ void report_hang(WaitReason reason, int phase) const {
-    if (atomicExch(counters, 1u) == 0) {
-      volatile HangReport* to = report;
-      to->reason = reason, to->block = blockIdx.x, to->warp = threadIdx.x / 32, to->phase = phase;
-      __threadfence_system();
-    }
-    __nanosleep(1000000);  // for the report, if another thread is writing it
-    __trap();
+    asm volatile("{\n.reg .b32 block, thread;\nmov.u32 block, %%ctaid.x;\n" WISP_LEAVE_REPORT("%0", "%1",
+                                                                                              "%2") "}" ::"l"(report),
+                 "r"(static_cast<int>(reason)), "r"(phase)
+                 : "memory");
   }
 
   template <class Ready>
@@ -48,7 +53,7 @@ struct HangDetector {
   // all MMAs in flight before it.
   __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity, WaitReason reason, int phase) const {
     asm volatile(
-        "{\n.reg .pred done, late, first;\n.reg .b64 begin, now;\n.reg .b32 block, warp, before;\n"
+        "{\n.reg .pred done, late;\n.reg .b64 begin, now;\n.reg .b32 block, thread;\n"
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@done bra ENDED;\n"
         "mov.u64 begin, %%clock64;\n"
@@ -58,17 +63,8 @@ struct HangDetector {
         "sub.s64 now, now, begin;\n"
         "setp.gt.s64 late, now, %2;\n"
         "@!late bra AGAIN;\n"
-        "atom.global.exch.b32 before, [%4], 1;\n"
-        "setp.eq.u32 first, before, 0;\n"
-        "mov.u32 block, %%ctaid.x;\n"
-        "mov.u32 warp, %%tid.x;\n"
-        "shr.u32 warp, warp, 5;\n"
-        "@first st.volatile.global.v4.u32 [%3], {%5, block, warp, %6};\n"
-        "fence.acq_rel.sys;\n"
-        "nanosleep.u32 1000000;\n"
-        "trap;\n"
-        "ENDED:\n}" ::"r"(barrier),
-        "r"(parity), "l"(timeout_clocks), "l"(report), "l"(counters), "r"(static_cast<int>(reason)), "r"(phase)
+        "mov.u32 block, %%ctaid.x;\n" WISP_LEAVE_REPORT("%3", "%4", "%5") "ENDED:\n}" ::"r"(barrier),
+        "r"(parity), "l"(timeout_clocks), "l"(report), "r"(static_cast<int>(reason)), "r"(phase)
         : "memory");
   }
 };

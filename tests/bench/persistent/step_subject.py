@@ -188,9 +188,9 @@ class StepSubject:
         try:
             cp.cuda.Device().synchronize()
         except cp.cuda.runtime.CUDARuntimeError as error:
-            reason, block, warp, phase = self._hang_report_host.tolist()
+            reason, block, thread, phase = self._hang_report_host.tolist()
             raise SystemExit(
-                f"block {block}, warp {warp}, phase {phase}: {WAIT_REASONS.get(reason)}; {error}"
+                f"block {block}, warp {thread // 32}, phase {phase}: {WAIT_REASONS.get(reason)}; {error}"
             ) from None
 
     def step_bytes(self, size: int) -> int:

@@ -214,13 +214,13 @@ class PersistentDecode:
 
     def describe_hang(self) -> str | None:
         """Describe the wait that timed out; None if none did."""
-        reason, block, warp, phase = (int(number) for number in self._hang_report_host)
+        reason, block, thread, phase = (int(number) for number in self._hang_report_host)
         if not reason:
             return None
         layer, name = divmod(phase - 1, 4)
         names = ("QKV or attention", "output", "gate and up", "down")
         where = "the head" if layer >= len(self._spec.layers) else f"layer {max(layer, 0)}, {names[name]}"
-        return f"block {block}, warp {warp} of a decode step waited {WAIT_REASONS[reason]} ({where})"
+        return f"block {block}, warp {thread // 32} of a decode step waited {WAIT_REASONS[reason]} ({where})"
 
     def _shared_arguments(self) -> Arguments:
         """Return the arguments that all steps share; allocate the buffers that blocks exchange."""
