@@ -66,7 +66,7 @@ struct ActivationStream {
     detector.until(
         [&] {
           unsigned arrived;
-          asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(args.counters) : "memory");
+          asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(args.counters + 1) : "memory");
           return arrived >= wanted;
         },
         kGridBarrier, phase);

@@ -112,7 +112,7 @@ struct Compute {
 #ifdef WISP_WITHHOLD_BLOCK  // tests/gpu/persistent/: a step in which one block never arrives
     if (blockIdx.x == WISP_WITHHOLD_BLOCK && phase == 7) return;
 #endif
-    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(args.counters) : "memory");
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(args.counters + 1) : "memory");
   }
   __device__ __forceinline__ void finish_phase(int kind) {
     sync_warpgroup();

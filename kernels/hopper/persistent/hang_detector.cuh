@@ -20,23 +20,26 @@ enum WaitReason : int {
   kExpertList,
 };
 
-// The end of assembly whose register `block` has the block's number: leave a report and trap. The load comes back when
-// the report is in the host's memory. This stands in the middle of every loop that waits, and a layer's code is longer
-// than an SM's instruction cache: each instruction counts.
-#define WISP_LEAVE_REPORT(report, reason, phase)                               \
-  "mov.u32 thread, %%tid.x;\n"                                                 \
-  "st.volatile.global.v4.u32 [" report "], {" reason ", block, thread, " phase \
-  "};\n"                                                                       \
-  "ld.volatile.global.u32 block, [" report "];\nnanosleep.u32 block;\ntrap;\n"
+// The end of assembly that has these registers: the first wait to time out leaves a report, and all trap after a
+// millisecond, in which that reaches the host's memory. This stands in the middle of every loop that waits, and a
+// layer's code is longer than an SM's instruction cache: each instruction counts.
+#define WISP_LEAVE_REPORT(report, counters, reason, phase)                            \
+  "atom.global.exch.b32 before, [" counters                                           \
+  "], 1;\nsetp.eq.u32 first, before, 0;\n"                                            \
+  "mov.u32 block, %%ctaid.x;\nmov.u32 thread, %%tid.x;\n"                             \
+  "@first st.volatile.global.v4.u32 [" report "], {" reason ", block, thread, " phase \
+  "};\n"                                                                              \
+  "nanosleep.u32 1000000;\ntrap;\n"
 
 struct HangDetector {
   HangReport* report;
+  unsigned* counters;  // of Args; the first is set by the first timeout, which reports
   long long timeout_clocks;
 
   __device__ __forceinline__ void report_hang(WaitReason reason, int phase) const {
-    asm volatile("{\n.reg .b32 block, thread;\nmov.u32 block, %%ctaid.x;\n" WISP_LEAVE_REPORT("%0", "%1",
-                                                                                              "%2") "}" ::"l"(report),
-                 "r"(static_cast<int>(reason)), "r"(phase)
+    asm volatile("{\n.reg .pred first;\n.reg .b32 before, block, thread;\nmov.u32 before, 0;\n" WISP_LEAVE_REPORT(
+                     "%0", "%1", "%2", "%3") "}" ::"l"(report),
+                 "l"(counters), "r"(static_cast<int>(reason)), "r"(phase)
                  : "memory");
   }
 
@@ -53,7 +56,7 @@ struct HangDetector {
   // all MMAs in flight before it.
   __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity, WaitReason reason, int phase) const {
     asm volatile(
-        "{\n.reg .pred done, late;\n.reg .b64 begin, now;\n.reg .b32 block, thread;\n"
+        "{\n.reg .pred done, late, first;\n.reg .b64 begin, now;\n.reg .b32 before, block, thread;\n"
         "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
         "@done bra ENDED;\n"
         "mov.u64 begin, %%clock64;\n"
@@ -62,9 +65,8 @@ struct HangDetector {
         "mov.u64 now, %%clock64;\n"
         "sub.s64 now, now, begin;\n"
         "setp.gt.s64 late, now, %2;\n"
-        "@!late bra AGAIN;\n"
-        "mov.u32 block, %%ctaid.x;\n" WISP_LEAVE_REPORT("%3", "%4", "%5") "ENDED:\n}" ::"r"(barrier),
-        "r"(parity), "l"(timeout_clocks), "l"(report), "r"(static_cast<int>(reason)), "r"(phase)
+        "@!late bra AGAIN;\n" WISP_LEAVE_REPORT("%3", "%4", "%5", "%6") "ENDED:\n}" ::"r"(barrier),
+        "r"(parity), "l"(timeout_clocks), "l"(report), "l"(counters), "r"(static_cast<int>(reason)), "r"(phase)
         : "memory");
   }
 };

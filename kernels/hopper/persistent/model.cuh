@@ -182,7 +182,7 @@ struct Args {
   const int* state_slots;        // [B], below 0 of padding
   float* states;                 // [slots, L, Hv, Dk, Dv]; L: layers of Gated DeltaNet
   bf16* conv_inputs;             // [slots, L, kConvInputs - 1, kConvRows], the newest last
-  unsigned* counters;            // [2] arrivals at the grid's barrier, blocks that have left; zero before and after
+  unsigned* counters;  // [3] timeouts, arrivals at the grid's barrier, blocks that have left; zero before and after
   HangReport* hang_report;
   long long* trace;                   // [blocks, kMaxMarks], or null
   float* router_logits;               // [2, N, E], with a shared expert its gate's behind: before the norm's scale, as

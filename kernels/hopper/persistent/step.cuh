@@ -71,7 +71,7 @@ __device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args
   extern __shared__ __align__(1024) unsigned char shared[];
   SharedStorage<S>& storage = *reinterpret_cast<SharedStorage<S>*>(shared + Layout::kStorage);
   const int rank = blockIdx.x % 2, warp = threadIdx.x / 32;
-  const HangDetector detector{args.hang_report, args.timeout_clocks};
+  const HangDetector detector{args.hang_report, args.counters, args.timeout_clocks};
   if (threadIdx.x == 0) init_barriers(storage);
   sync_cluster();
 
@@ -106,9 +106,9 @@ __device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args
     unsigned before;
     asm volatile("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;"
                  : "=r"(before)
-                 : "l"(args.counters + 1), "r"(gridDim.x - 1)
+                 : "l"(args.counters + 2), "r"(gridDim.x - 1)
                  : "memory");
-    if (before == gridDim.x - 1) args.counters[0] = 0;
+    if (before == gridDim.x - 1) args.counters[1] = 0;
   }
 }
 

@@ -200,24 +200,24 @@ inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier,
   emulator::Mbarrier& of = emulator::mbarrier(barrier);
   while (of.phase() == parity) emulator::machine.await_change(&of.bytes_and_phase);
 }
-[[noreturn]] inline void leave_report(void* report, int what, int phase) {
+[[noreturn]] inline void leave_report(void* report, unsigned* counters, int what, int phase) {
   const int found[4] = {what, int(blockIdx.x), int(threadIdx.x), phase};
-  std::memcpy(report, found, sizeof(found));
+  if (atomicExch(counters, 1u) == 0) std::memcpy(report, found, sizeof(found));
   emulator::machine.fault("trap");
 }
 inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity, long long timeout,
-                                                               void* report, int what, int phase) {
+                                                               void* report, unsigned* counters, int what, int phase) {
   emulator::Mbarrier& of = emulator::mbarrier(barrier);
   const int64_t begin = emulator::machine.clock;
   const int64_t last = timeout < emulator::kForever - begin ? begin + timeout : emulator::kForever;
   while (of.phase() == parity) {
     emulator::machine.await_change(&of.bytes_and_phase, last);
     if (emulator::machine.clock <= last) continue;
-    leave_report(report, what, phase);
+    leave_report(report, counters, what, phase);
   }
 }
-inline void ptx_block_mov_u32(void* report, int what, int phase) {
-  leave_report(report, what, phase);
+inline void ptx_block_mov_u32(void* report, unsigned* counters, int what, int phase) {
+  leave_report(report, counters, what, phase);
 }
 
 // Copies.

@@ -14,7 +14,7 @@ from wisp_plan.spec.moe import MoeSpec
 MAX_BLOCKS, MAX_PARTIALS = 160, 16
 """Thread blocks of the kernel, partial results of a sequence's attention."""
 
-COUNTERS, LAYER_WORDS = 2, 15
+COUNTERS, LAYER_WORDS = 3, 15
 """Counters of the grid's barrier; of a layer pointers to its weights, and two float32, its cache's scales."""
 
 DELTA_WORDS = 5
