@@ -36,6 +36,7 @@ struct HangDetector {
   unsigned* counters;  // of Args; the first is set by the first timeout, which reports
   long long timeout_clocks;
 
+  // It begins with an instruction of its own, by which tests/emulator tells one block of assembly from another.
   __device__ __forceinline__ void report_hang(WaitReason reason, int phase) const {
     asm volatile("{\n.reg .pred first;\n.reg .b32 before, block, thread;\nmov.u32 before, 0;\n" WISP_LEAVE_REPORT(
                      "%0", "%1", "%2", "%3") "}" ::"l"(report),
