@@ -2,8 +2,7 @@
 // ../quantized/experts_fp8_block.cu instantiates.
 //
 //   1. A thread gives out tiles (tile_queue.cuh). Two others fill pipelines: tokens, 64 columns or more a stage, and
-//   weights as
-//      they are packed, 128 columns of two row tiles a stage, with their block scales.
+//      weights as they are packed, 128 columns of two row tiles a stage, with their block scales.
 //   2. A warpgroup multiplies a row tile by a tile's tokens. Each warp turns its slice's E4M3 into bf16, exactly, in A
 //      fragments; while the tensor cores multiply 64 columns, it makes those of the next 64.
 //   3. Sums are in units of the current block's scale: before a block of 128 columns is added they are multiplied by

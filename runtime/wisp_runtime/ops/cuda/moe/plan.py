@@ -33,15 +33,16 @@ WIDE_ROW_TILES = 3
 """64-row tiles of each tile of ``experts.cu``."""
 
 WIDE_BARRIER_BYTES = 256
-"""Shared memory of its barriers."""
+"""Shared memory of the barriers of ``experts.cu``."""
 
 _MIN_WIDE_TOKENS = 64  # of a mean expert: fewer, and memory is the limit of every kernel
 _MIN_WIDEST_TOKENS = (
     256  # from which on the tiles' last tokens, which may be missing, matter less than their width
 )
 _MIN_PACKED_WIDE_TOKENS = 64
-"""The same in block FP8, where fewer were not measured: 2,048 tokens of Qwen3.6-35B-A3B have 64 an expert and
-take 40.2 ms on an H200 instead of 59.1. 512 of it (16) and of Qwen3-30B-A3B (32) keep the portable kernel."""
+"""Tokens of a mean expert from which ``experts_fp8_block.cu`` is used; fewer were not measured. 2,048 tokens
+of Qwen3.6-35B-A3B have 64 an expert and take 40.2 ms on an H200 instead of 59.1; 512 (16) and 512 of
+Qwen3-30B-A3B (32) keep the portable kernel."""
 
 _SPARE = 1.5  # tokens of a tile over those of a mean expert: most experts then have one tile
 _ROW_BYTES = 128  # of a token in a stage, along K: 64 columns
@@ -106,12 +107,12 @@ def wide_tile(pairs: int, experts: int, *, is_packed: bool = False) -> Tile | No
 
 
 def wide_entry(width: int, is_gated: bool) -> str:
-    """Return Hopper's kernel of a tile's tokens."""
+    """Return Hopper's kernel of a tile's tokens, in bf16: entries of ``experts.cu`` are called tall."""
     return f"experts_{'swiglu_' if is_gated else ''}tall_n{width}"
 
 
 def packed_wide_entry(*, is_gated: bool) -> str:
-    """Return the same of block FP8."""
+    """Return Hopper's kernel of block FP8, of ``experts_fp8_block.cu``."""
     return f"experts_{'swiglu_' if is_gated else ''}fp8_block_wide"
 
 
