@@ -78,7 +78,7 @@ def read_text(text: str, file: str, *, namespace: str = "default") -> list[Manif
     """Read every model of one file's text; ``file`` is its name in messages.
 
     Raises:
-        ManifestError: what is wrong, a line a problem, as of :func:`read_files`.
+        ManifestError: problems of the text, a line each, or no model in it.
     """
     try:
         documents = list(_documents(text))

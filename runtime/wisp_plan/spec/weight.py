@@ -128,6 +128,11 @@ class WeightSpec:
         return self.role in _MATRICES
 
     @property
+    def is_of_experts(self) -> bool:
+        """Whether it is a matrix an expert, ``[E, out, in]``."""
+        return self.is_matrix and len(self.shape) > 2
+
+    @property
     def stored(self) -> StoredFormat | None:
         """Format in which a checkpoint stores all of it quantized; None: unquantized, or in several."""
         formats = {source.stored if source.is_quantized else None for source in self.sources}

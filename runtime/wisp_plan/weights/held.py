@@ -60,7 +60,7 @@ def held_format(weight: WeightSpec, request: str, formats: Collection[str]) -> P
         packed = packed_scheme(stored.scheme)
     if packed is None or packed.name not in formats or not _fits(packed, weight):
         return None
-    return _of_experts(packed) if len(weight.shape) > 2 else packed
+    return _of_experts(packed) if weight.is_of_experts else packed
 
 
 def hold(

@@ -72,10 +72,9 @@ class Arenas:
         Raises:
             KernelsMissing: kernels of its format are not there or not compiled.
         """
-        are_experts = weight.is_matrix and len(weight.shape) > 2
         if weight.held is not None:
-            self._require_format(weight.held.name, are_experts=are_experts)
-        if are_experts:
+            self._require_format(weight.held.name, are_experts=weight.is_of_experts)
+        if weight.is_of_experts:
             self._require_experts("bf16" if weight.held is None else weight.held.name)
         return sum(held_bytes(weight))
 

@@ -92,15 +92,14 @@ class WideExperts:
         is_gated: bool,
     ) -> Array:
         first, tile = matrices.first, ordered.tile
+        out = self._workspace.array(out_name, (len(x), first.outputs // (2 if is_gated else 1)), BF16)
         if isinstance(first, QuantizedStorage):
-            out = self._workspace.array(out_name, (len(x), first.outputs // (2 if is_gated else 1)), BF16)
             return self._packed(x, matrices, bias, ordered, out)
         key = len(x), first.outputs, first.inputs, is_gated, tile, len(ordered.tiles)
         launch = self._launches.get(key)
         if launch is None:
             launch = remember(self._launches, key, self._launch(len(x), matrices, ordered, is_gated))
         gemm, tiles = launch.gemm, launch.tiles
-        out = self._workspace.array(out_name, (len(x), gemm.out_columns), BF16)
         gemm.weight, gemm.out = first.storage.data.ptr, out.data.ptr
         gemm.bias = None if bias is None else bias.data.ptr
         tiles.tiles, tiles.tile_count = ordered.tiles.data.ptr, ordered.tile_count.data.ptr

@@ -185,8 +185,7 @@ def _shapes(packed: PackedFormat, rows: int, columns: int) -> tuple[_Shape | Non
 
 def _rounding(packed: PackedFormat) -> str:
     """Return the rounding of a format, as the kernels' entries name it."""
-    four_bits = "mxfp4" if packed.group_scales == "exponent" else "nvfp4"
-    return {"e4m3": "fp8", "e2m1": four_bits}.get(packed.numbers, packed.numbers)
+    return {"e4m3": "fp8", "e2m1": packed.shown_name}.get(packed.numbers, packed.numbers)
 
 
 def _pack_entry(packed: PackedFormat) -> str:
