@@ -10,6 +10,7 @@
 #include "activation_stream.cuh"
 #include "activation_types.cuh"
 #include "cluster_reduction.cuh"
+#include "sync/uniform.cuh"
 
 // One thread of a block notes when each part of a phase was over, in clocks of its SM; at the beginning and the end,
 // also the clock of the whole GPU (nanoseconds). bench/profile/step_clocks.py reads it.
@@ -58,7 +59,7 @@ struct Compute {
         storage(storage),
         detector(detector),
         rank(rank),
-        warpgroup(__shfl_sync(kWholeWarp, threadIdx.x / 128, 0)),  // so that the compiler takes it as uniform
+        warpgroup(uniform(threadIdx.x / 128)),
         stages(shared_address(shared) + warpgroup * Layout::kStages * kStageBytes),
         stage_full(shared_address(storage.stage_full[warpgroup])),
         stage_empty(shared_address(storage.stage_empty[warpgroup])),

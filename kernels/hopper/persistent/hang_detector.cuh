@@ -20,9 +20,10 @@ enum WaitReason : int {
   kExpertList,
 };
 
-// The end of assembly that has these registers: the first wait to time out leaves a report, and all trap after a
-// millisecond, in which that reaches the host's memory. This stands in the middle of every loop that waits, and a
-// layer's code is longer than an SM's instruction cache: each instruction counts.
+// What a wait that has timed out does, as the end of assembly that has a predicate `first` and registers `before`,
+// `block` and `thread`: the first such wait leaves a report, and all trap after a millisecond, in which that reaches
+// the host's memory. It stands in the middle of every loop that waits, and a layer's code is longer than an SM's
+// instruction cache: each instruction counts.
 #define WISP_LEAVE_REPORT(report, counters, reason, phase)                            \
   "atom.global.exch.b32 before, [" counters                                           \
   "], 1;\nsetp.eq.u32 first, before, 0;\n"                                            \

@@ -10,6 +10,7 @@
 #include "hang_detector.cuh"
 #include "shared_storage.cuh"
 #include "sync/pdl.cuh"
+#include "sync/uniform.cuh"
 
 // Tensor maps of the cache's keys and values; `full`: of layers that see all tokens, if others have windows.
 struct CacheMaps {
@@ -38,7 +39,7 @@ struct MemoryStream {
         keys(maps.keys),
         values(maps.values),
         rank(rank),
-        warpgroup(__shfl_sync(kWholeWarp, warpgroup, 0)),  // so that the compiler takes it as uniform
+        warpgroup(uniform(warpgroup)),
         stages(shared_address(shared) + this->warpgroup * SmemLayout<S>::kStages * kStageBytes),
         full(shared_address(storage.stage_full[this->warpgroup])),
         empty(shared_address(storage.stage_empty[this->warpgroup])),

@@ -14,20 +14,9 @@
 #include "copy/async_copy.cuh"
 #include "copy/tma.cuh"
 #include "mma/wgmma.cuh"
+#include "sync/uniform.cuh"
 
 constexpr int kTileM = 16, kBlockTiles = 4, kBlockM = kBlockTiles * kTileM;
-
-// A pointer that all lanes have alike, so that the compiler takes it as uniform.
-__device__ __forceinline__ const char* uniform(const char* pointer) {
-  return reinterpret_cast<const char*>(__shfl_sync(kWholeWarp, reinterpret_cast<unsigned long long>(pointer), 0));
-}
-// Whether this is the lane that issues copies, always the same one. By elect.sync, right before they are issued: from
-// threadIdx the compiler does not know that it is one, and makes a loop over lanes of every copy.
-__device__ __forceinline__ bool elect_lane() {
-  uint32_t is_elected;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(is_elected));
-  return is_elected != 0;
-}
 
 constexpr int kRowsOfVocabulary = 0;  // as many rows as the vocabulary, known at run time
 
