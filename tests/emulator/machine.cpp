@@ -135,7 +135,7 @@ bool Machine::turn(Block& block, int warp) {
     for (size_t i = first; i < last; i++) {
       Fiber& fiber = block.fibers[i];
       if (fiber.is_done) continue;
-      if (fiber.waits_on && *fiber.waits_on == fiber.waits_for && clock <= fiber.waits_until) continue;
+      if (fiber.waits_on && *fiber.waits_on == fiber.waits_for) continue;
       fiber.waits_on = nullptr, fiber.polls = false;
       current = &fiber;
       emulator_switch(&scheduler, fiber.stack_pointer);
@@ -153,11 +153,16 @@ void Machine::poll() {
   yield();
 }
 
-void Machine::await_change(const void* word, int64_t until) {
+void Machine::await_change(const void* word) {
   current->waits_on = static_cast<const unsigned*>(word), current->waits_for = *current->waits_on;
-  current->waits_until = until;
   poll();
-  current->waits_until = kForever;
+}
+
+void Machine::look(const void* from, unsigned value) {
+  const std::pair seen{from, value};
+  const bool is_again = std::ranges::find(current->seen, seen) != std::end(current->seen);
+  current->seen[current->loads++ % std::size(current->seen)] = seen;
+  if (is_again || current->loads % 64 == 0) poll();  // a loop may have more loads than are kept
 }
 
 void Machine::yield() {

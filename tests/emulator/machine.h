@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace emulator {
@@ -24,15 +24,12 @@ constexpr uint32_t kSharedBytes = 256 * 1024;  // of a block: what 18 bits can n
 constexpr uint32_t kFixedBytes = 24 * 1024;    // of these, at the end, memory of a fixed size
 constexpr int kRankShift = 24;                 // mapa's addresses: rank + 1 above this bit
 
-constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
-
 struct Block;
 
 struct Fiber {
   bool is_done = false, polls = false;  // it looked in vain
   unsigned waits_for = 0;
-  const unsigned* waits_on = nullptr;  // runs again when this differs from waits_for, or after this clock
-  int64_t waits_until = kForever;
+  const unsigned* waits_on = nullptr;  // runs again when this differs from waits_for
   void* stack_pointer = nullptr;
   Dim3 thread;
   Block* block;
@@ -42,6 +39,8 @@ struct Fiber {
   std::vector<std::function<void()>> copies;  // cp.async, and what shall follow it; none after the last has landed
   unsigned issued = 0, landed = 0;            // copies, of all time
   std::vector<unsigned> groups;               // `issued` at each cp.async.commit_group
+  std::pair<const void*, unsigned> seen[8];   // what it last loaded of what others write, in turns
+  unsigned loads = 0;
 };
 
 struct Barrier {  // of bar.sync, of a warp, of a cluster
@@ -87,8 +86,8 @@ class Machine {
 
   void yield();  // let others run
   void poll();   // the same, while waiting for a change
-  // The same until a word is another, or the clock has passed a time: as polls, without running for each.
-  void await_change(const void* word, int64_t until = kForever);
+  // The same until a word is another: as polls, without running for each.
+  void await_change(const void* word);
   void wait_for(Barrier& barrier, int expected);  // arrive, and wait for the others
   [[noreturn]] void fault(std::string why);
   bool chance(unsigned one_in) { return random_() % one_in == 0; }
@@ -106,8 +105,9 @@ class Machine {
   void later(std::function<void()> copy) { copies_.push_back(std::move(copy)); }
   void copy_async(std::function<void()> copy);  // after those that this thread has asked for
   void store_relaxed(uint32_t* to, uint32_t value);
-  uint32_t load(const uint32_t* from);  // with this thread's own stores
-  void order_stores();                  // before a barrier of the block: a release after it publishes them
+  uint32_t load(const uint32_t* from);          // with this thread's own stores
+  void look(const void* from, unsigned value);  // a load of what others write: poll if it is one of a loop
+  void order_stores();                          // before a barrier of the block: a release after it publishes them
   void release();
 
  private:

@@ -30,10 +30,10 @@ struct ActivationStream {
   int rank, part, phase = 0, layer = 0;  // part: which of the warps that copy; each copies its rows
   PipelineState<Layout::kActivationStages> stage{1};
 
-  __device__ __forceinline__ ActivationStream(const Args& args, const HangDetector& detector, unsigned char* shared,
-                                              SharedStorage<S>& storage, int rank, int part)
+  __device__ __forceinline__ ActivationStream(const Args& args, unsigned char* shared, SharedStorage<S>& storage,
+                                              int rank, int part)
       : args(args),
-        detector(detector),
+        detector{args.hang_report, args.counters, args.timeout_clocks},
         storage(storage),
         data(shared_address(shared + Layout::kRegion)),
         full(shared_address(storage.activations_full)),
@@ -59,18 +59,29 @@ struct ActivationStream {
   __device__ __forceinline__ void pass_barrier() {
     phase++;
     if (part > 0) {
-      detector.until([&] { return load_barriers_passed(passed) >= phase; }, kGridBarrierPassed, phase);
+      spin_until([&] { return load_barriers_passed(passed) >= phase; });
       return;
     }
     const unsigned wanted = phase * gridDim.x * kWarpgroups;
+    unsigned arrived;
     detector.until(
         [&] {
-          unsigned arrived;
           asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(arrived) : "l"(args.counters + 1) : "memory");
           return arrived >= wanted;
         },
-        kGridBarrier, phase);
+        kGridBarrier, phase, arrived);
     asm volatile("st.release.cta.shared::cta.u32 [%0], %1;" ::"r"(passed), "r"(phase) : "memory");
+  }
+
+  // Wait until the compute warps have released what has the barrier.
+  __device__ __forceinline__ void wait_for_release(uint32_t barrier, uint32_t parity) const {
+    detector.until([&] { return mbarrier_try_wait(barrier, parity); }, kActivationsTaken, phase, 0);
+  }
+
+  // After the step.
+  __device__ __forceinline__ void wait_for_end() const {
+    const uint32_t ended = shared_address(&storage.ended);
+    detector.until([&] { return mbarrier_try_wait(ended, 0); }, kStepEnd, phase, 0);
   }
 
   // Copy blocks [begin, end) of K of `x`, [64, kInputs], kParts stages of 64 columns each, `passes` times; zeros past
@@ -90,7 +101,7 @@ struct ActivationStream {
         auto last_part = stage;
 #pragma unroll
         for (int part = 1; part < kParts; part++) last_part.advance();
-        detector.wait(empty + last_part.index * 8, last_part.parity, kActivationsEmpty, phase);
+        wait_for_release(empty + last_part.index * 8, last_part.parity);
 #pragma unroll
         for (int part = 0; part < kParts; part++, from += 64) {
           const uint32_t to = data + stage.index * Layout::kActivationBytes;
@@ -117,64 +128,58 @@ __device__ __forceinline__ float unit_of(float inverse_rms) {
   return __uint_as_float(power) * 0x1p-9f;
 }
 
-// By one warp: of every `step`th few sequences from `first` on.
+// By one warp: of every `step`th eight sequences from the `first` eight on; four lanes add the sums of one.
 template <class S>
 __device__ __forceinline__ void gather_row_scales(SharedStorage<S>& storage, const Args& args, int first, int step) {
-  constexpr int kLoads = kMaxBlocks / 32, kAtOnce = S::kN < 32 ? 8 : 4;  // by one warp, or eight
-  const int lane = threadIdx.x % 32, workers = gridDim.x;
+  constexpr int kLoads = kMaxBlocks / 8;
+  const int quarter = threadIdx.x % 4, row = threadIdx.x % 32 / 4;
 #pragma unroll 1
-  for (int base = first * kAtOnce; base < args.sequences; base += step * kAtOnce) {
-    float parts[kAtOnce][kLoads];
+  for (int sequence = first * 8 + row; sequence - row < args.sequences; sequence += step * 8) {
+    const float* const sums = args.square_sums + sequence * kMaxBlocks + quarter * 2;
+    const int count =
+        sequence < args.sequences ? static_cast<int>(gridDim.x) - quarter * 2 : 0;  // even, from `sums` on
+    float2 parts[kLoads];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
-#pragma unroll
-      for (int j = 0; j < kLoads; j++) {
-        const bool exists = base + i < args.sequences && lane + 32 * j < workers;
-        parts[i][j] = exists ? __ldcg(args.square_sums + (base + i) * kMaxBlocks + lane + 32 * j) : 0.f;
-      }
+    for (int i = 0; i < kLoads; i++) {
+      parts[i] = i * 8 < count ? __ldcg(reinterpret_cast<const float2*>(sums + i * 8)) : float2{0.f, 0.f};
     }
+    float even = 0.f, odd = 0.f;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; i++) {
-      float sum = 0.f;
+    for (int i = 0; i < kLoads; i++) even += parts[i].x, odd += parts[i].y;
+    float sum = even + odd;
 #pragma unroll
-      for (int j = 0; j < kLoads; j++) sum += parts[i][j];
-      sum = warp_sum(sum);
-      if (lane == 0 && base + i < S::kN) {
-        float scale = rsqrtf(sum / kHidden + args.eps);
-        if constexpr (S::kReadsF16) {
-          float& unit = storage.units[base + i];
-          const float of_next = unit_of(scale);
-          scale /= unit, unit = of_next;
-        }
-        storage.row_scales[base + i] = scale;
-      }
+    for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(kWholeWarp, sum, distance);
+    if (quarter > 0) continue;
+    float scale = rsqrtf(sum / kHidden + args.eps);
+    if constexpr (S::kReadsF16) {
+      float& unit = storage.units[sequence];
+      const float of_next = unit_of(scale);
+      scale /= unit, unit = of_next;
     }
+    storage.row_scales[sequence] = scale;
   }
 }
 
 template <class S>
 struct RowScaleWarp {
+  static_assert(S::Before::kRowScalePhases == 0, "the embedding reads none");
   const Args& args;
-  const HangDetector& detector;
   SharedStorage<S>& storage;
-  int layer = 0;
 
   __device__ __forceinline__ void run_step() {
-    S::Before::template visit<Part::kBeforeLayers>(*this);
+    const uint32_t passed = shared_address(&storage.barriers_passed), scaled = shared_address(&storage.scaled);
 #pragma unroll 1
-    for (layer = 0; layer < args.layer_count; layer++) S::Layer::template visit<Part::kLayer>(*this);
-    S::After::template visit<Part::kAfterLayers>(*this);
-  }
-
-  template <class P, class At>
-  __device__ __forceinline__ void run() {
-    if constexpr (P::kReadsRowScales) {
-      const unsigned phase = S::template phase_number<At>(layer);
-      detector.until([&] { return load_barriers_passed(shared_address(&storage.barriers_passed)) >= phase; },
-                     kGridBarrierPassed, phase);
-      gather_row_scales(storage, args, 0, 1);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&storage.scaled));
+    for (int layer = 0; layer <= args.layer_count; layer++) {
+      const int first = S::Before::kBarriers + layer * S::Layer::kBarriers;
+#pragma unroll 1
+      for (unsigned left = layer < args.layer_count ? S::Layer::kRowScalePhases : S::After::kRowScalePhases; left > 0;
+           left &= left - 1) {
+        const unsigned phase = first + __ffs(left) - 1;
+        spin_until([&] { return load_barriers_passed(passed) >= phase; });
+        gather_row_scales(storage, args, 0, 1);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(scaled);
+      }
     }
   }
 };

@@ -14,7 +14,6 @@
 #pragma once
 
 #include "copy/shared_address.cuh"
-#include "hang_detector.cuh"
 #include "phases/gemm.cuh"
 #include "shared_storage.cuh"
 
@@ -50,22 +49,20 @@ class ClusterReduction {
 
  public:
   // `buffers` are both warpgroups'.
-  __device__ __forceinline__ ClusterReduction(uint32_t buffers, SharedStorage<S>& storage, int rank, int warpgroup,
-                                              const HangDetector& detector)
+  __device__ __forceinline__ ClusterReduction(uint32_t buffers, SharedStorage<S>& storage, int rank, int warpgroup)
       : all_buffers_(buffers),
         buffers_(buffers + warpgroup * 2 * Layout::kBufferBytes),
         barriers_(shared_address(storage.exchanged[warpgroup])),
         reduced_(shared_address(storage.reduced)),
         rank_(rank),
-        warpgroup_(warpgroup),
-        detector_(detector) {
+        warpgroup_(warpgroup) {
     there_ = at_rank(buffers_, rank ^ 1), barriers_there_ = at_rank(barriers_, rank ^ 1);
   }
 
   // Peers, of `tiles` 16-row tiles, four to a block, of which a warp has one each. `use(tile, sums)` gets what this
   // thread finishes, tile by tile. Sums are of 2 kSums tokens: the batch, or an expert's.
   template <int kMBlocks, int kSums, class Use>
-  __device__ __forceinline__ void exchange(float (&sums)[kMBlocks][kSums], int tiles, int phase, Use use) {
+  __device__ __forceinline__ void exchange(float (&sums)[kMBlocks][kSums], int tiles, Use use) {
     constexpr int kFloats = kSums / 2, kFitting = Layout::kBufferBytes / (128 * kFloats * 4);
     constexpr int kAtOnce = kMBlocks < kFitting ? kMBlocks : kFitting;
     const int thread = threadIdx.x % 128, warp = thread / 32;
@@ -83,7 +80,7 @@ class ClusterReduction {
           send_half(sums[first + i], there_ + offset + i * (128 * kFloats * 4), barriers_there_ + barrier, thread);
         }
       }
-      detector_.wait(barriers_ + barrier, round_ / 2 & 1, kPartialsReceived, phase);
+      mbarrier_wait(barriers_ + barrier, round_ / 2 & 1);
       round_++;
 #pragma unroll
       for (int i = 0; i < kAtOnce; i++) {
@@ -99,7 +96,7 @@ class ClusterReduction {
   // All four: `use(tile, g, sum)` gets what this thread finishes: its row of the tile, of tokens 8 g + 2 (l % 4) +
   // rank. Partial sums are added in the order of rank and warpgroup.
   template <int kMBlocks, class Use>
-  __device__ __forceinline__ void reduce(float (&sums)[kMBlocks][N / 2], int tiles, int phase, Use use) {
+  __device__ __forceinline__ void reduce(float (&sums)[kMBlocks][N / 2], int tiles, Use use) {
     constexpr int kAtOnce = Layout::kReduceGroups, kFitting = Layout::kReduceMBlocks;
     constexpr int kBlocks = kMBlocks < kFitting ? kMBlocks : kFitting;
     const int warp = threadIdx.x % 128 / 32;
@@ -120,7 +117,7 @@ class ClusterReduction {
         for (int i = 0; i < kBlocks; i++) {
           if (m + i < kMBlocks && i * kBlockTiles + warp < size) send_partials(sums[m + i], first, buffer, i);
         }
-        detector_.wait(barrier, reductions_ / 2 & 1, kPartialsReceived, phase);
+        mbarrier_wait(barrier, reductions_ / 2 & 1);
         reductions_++;
 #pragma unroll
         for (int i = 0; i < kBlocks; i++) {
@@ -248,7 +245,6 @@ class ClusterReduction {
 
   const uint32_t all_buffers_, buffers_, barriers_, reduced_;
   const int rank_, warpgroup_;
-  const HangDetector& detector_;
   uint32_t there_, barriers_there_;
   unsigned round_ = 0, reductions_ = 0;
 };

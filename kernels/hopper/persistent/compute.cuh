@@ -52,12 +52,10 @@ struct Compute {
   using Layout = SmemLayout<S>;
   static constexpr int kN = S::kN, kGroups = kN / 8, kStageBytes = S::kStageBytes;
 
-  __device__ __forceinline__ Compute(const Args& args, unsigned char* shared, SharedStorage<S>& storage,
-                                     const HangDetector& detector, int rank)
+  __device__ __forceinline__ Compute(const Args& args, unsigned char* shared, SharedStorage<S>& storage, int rank)
       : args(args),
         shared(shared),
         storage(storage),
-        detector(detector),
         rank(rank),
         warpgroup(uniform(threadIdx.x / 128)),
         stages(shared_address(shared) + warpgroup * Layout::kStages * kStageBytes),
@@ -67,8 +65,8 @@ struct Compute {
         activations_data(shared_address(shared + Layout::kRegion)),
         activations_full(shared_address(storage.activations_full)),
         activations_empty(shared_address(storage.activations_empty)),
-        reduction(shared_address(shared + Layout::kReduction), storage, rank, warpgroup, detector),
-        residual_range((kHidden + kTileM - 1) / kTileM, blockIdx.x / 2, gridDim.x / 2),
+        reduction(shared_address(shared + Layout::kReduction), storage, rank, warpgroup),
+        residual_range(TileRange::of_cluster(args, (kHidden + kTileM - 1) / kTileM)),
         trace{args.trace != nullptr && threadIdx.x == 0 ? args.trace + blockIdx.x * kMaxMarks : nullptr} {}
 
   __device__ __forceinline__ void run_step() {
@@ -117,7 +115,7 @@ struct Compute {
   }
   __device__ __forceinline__ void finish_phase(int kind) {
     sync_warpgroup();
-    if (threadIdx.x % 128 == 0) arrive();
+    if (warp() == 0 && elect_lane()) arrive();
     trace.mark(kind * 8 + kSignalled);
     phase++;
   }
@@ -147,7 +145,7 @@ struct Compute {
     uint32_t addresses[kCount];
 #pragma unroll
     for (int i = 0; i < kCount; i++) {
-      detector.wait(stage_full + stage.index * 8, stage.parity, kStageFull, phase);
+      mbarrier_wait(stage_full + stage.index * 8, stage.parity);
       addresses[i] = stages + stage.index * kStageBytes;
       stage.advance();
     }
@@ -168,7 +166,7 @@ struct Compute {
       if (scaled_phase == phase) return;
       scaled_phase = phase;
       const uint32_t passed = shared_address(&storage.barriers_passed);
-      detector.until([&] { return load_barriers_passed(passed) >= phase; }, kGridBarrierPassed, phase);
+      spin_until([&] { return load_barriers_passed(passed) >= phase; });
       sync_compute();
       gather_row_scales(storage, args, threadIdx.x / 32, kComputeThreads / 32);
       sync_compute();
@@ -178,7 +176,7 @@ struct Compute {
     if constexpr (Layout::kHasRowScaleWarp) {
       if (scaled_phase == phase) return;
       scaled_phase = phase;
-      detector.wait(shared_address(&storage.scaled), scaled_parity, kRowScales, phase);
+      mbarrier_wait(shared_address(&storage.scaled), scaled_parity);
       scaled_parity ^= 1;
     }
   }
@@ -224,7 +222,7 @@ struct Compute {
         args.square_sums[own * kMaxBlocks + blockIdx.x / 2 * 2 + warpgroup] = sum;
       }
       __syncwarp();
-      if (lane() == 0) arrive();
+      if (elect_lane()) arrive();
     }
     trace.mark(kind * 8 + kSignalled);
     phase++;
@@ -236,7 +234,6 @@ struct Compute {
   const Args& args;
   unsigned char* const shared;
   SharedStorage<S>& storage;
-  const HangDetector& detector;
   const int rank, warpgroup;
   const uint32_t stages, stage_full, stage_empty, block_scales, activations_data, activations_full, activations_empty;
   ClusterReduction<S> reduction;

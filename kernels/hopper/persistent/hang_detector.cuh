@@ -1,74 +1,65 @@
-// hang_detector.cuh: waits with a timeout. A wait that lasts longer leaves a report in memory of the host, and traps.
+// hang_detector.cuh: how a step that would never end is noticed: the warp that copies activations has waited too long.
+//
+// It is the last of a block that goes on: wherever another warp hangs, activations are not taken, a block never arrives
+// at the grid's barrier, or the step does not end. All other waits are without a limit: what a wait does when it is
+// late stands in the middle of the loop, and code is what a step of few sequences waits for
+// (docs/decisions/0007-one-launch-a-step.md).
 #pragma once
 
 #include "model.cuh"
 #include "sync/mbarrier.cuh"
 
-// ops/cuda/persistent/ has a sentence for each.
-enum WaitReason : int {
-  kStageFull = 1,
-  kStageEmpty,
-  kActivationsFull,
-  kActivationsEmpty,
-  kPartialsReceived,
-  kGridBarrier,
-  kGridBarrierPassed,
-  kRowScales,
-  kPlan,
-  kPreRopeQkv,
-  kRouterLogits,
-  kExpertList,
+enum WaitReason : int {  // ops/cuda/persistent/ has a sentence for each
+  kGridBarrier = 1,
+  kActivationsTaken,
+  kStepEnd,
 };
 
-// What a wait that has timed out does, as the end of assembly that has a predicate `first` and registers `before`,
-// `block` and `thread`: the first such wait leaves a report, and all trap after a millisecond, in which that reaches
-// the host's memory. It stands in the middle of every loop that waits, and a layer's code is longer than an SM's
-// instruction cache: each instruction counts.
-#define WISP_LEAVE_REPORT(report, counters, reason, phase)                            \
-  "atom.global.exch.b32 before, [" counters                                           \
-  "], 1;\nsetp.eq.u32 first, before, 0;\n"                                            \
-  "mov.u32 block, %%ctaid.x;\nmov.u32 thread, %%tid.x;\n"                             \
-  "@first st.volatile.global.v4.u32 [" report "], {" reason ", block, thread, " phase \
-  "};\n"                                                                              \
-  "nanosleep.u32 1000000;\ntrap;\n"
+template <class Ready>
+__device__ __forceinline__ void spin_until(Ready ready) {
+  while (!ready()) {
+  }
+}
+
+// Whether a phase of an mbarrier is over; may take a while where it is not.
+__device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n.reg .pred over;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, over;\n}"
+      : "=r"(is_over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return is_over != 0;
+}
 
 struct HangDetector {
   HangReport* report;
   unsigned* counters;  // of Args; the first is set by the first timeout, which reports
-  long long timeout_clocks;
+  unsigned timeout_clocks;
 
-  // It begins with an instruction of its own, by which tests/emulator tells one block of assembly from another.
-  __device__ __forceinline__ void report_hang(WaitReason reason, int phase) const {
-    asm volatile("{\n.reg .pred first;\n.reg .b32 before, block, thread;\nmov.u32 before, 0;\n" WISP_LEAVE_REPORT(
-                     "%0", "%1", "%2", "%3") "}" ::"l"(report),
-                 "l"(counters), "r"(static_cast<int>(reason)), "r"(phase)
-                 : "memory");
-  }
-
+  // `seen`: arrivals at the grid's barrier, of all phases.
   template <class Ready>
-  __device__ __forceinline__ void until(Ready ready, WaitReason reason, int phase) const {
-    if (ready()) return;
-    const long long begin = clock64();
+  __device__ __forceinline__ void until(Ready ready, WaitReason reason, int phase, const unsigned& seen) const {
+    const unsigned begin = static_cast<unsigned>(clock64());
     while (!ready()) {
-      if (clock64() - begin > timeout_clocks) report_hang(reason, phase);
+      if (static_cast<unsigned>(clock64()) - begin > timeout_clocks) report_hang(reason, phase, seen);
     }
   }
 
-  // For a phase of an mbarrier. One block of assembly, trap included: a branch in C++ would make the compiler finish
-  // all MMAs in flight before it.
-  __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity, WaitReason reason, int phase) const {
+ private:
+  // The first leaves a report, and all trap after a millisecond, in which that reaches the host's memory. One block of
+  // assembly is less code than C++; it begins with an instruction of its own, by which tests/emulator tells it from
+  // others.
+  __device__ __forceinline__ void report_hang(WaitReason reason, int phase, unsigned seen) const {
     asm volatile(
-        "{\n.reg .pred done, late, first;\n.reg .b64 begin, now;\n.reg .b32 before, block, thread;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra ENDED;\n"
-        "mov.u64 begin, %%clock64;\n"
-        "AGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra ENDED;\n"
-        "mov.u64 now, %%clock64;\n"
-        "sub.s64 now, now, begin;\n"
-        "setp.gt.s64 late, now, %2;\n"
-        "@!late bra AGAIN;\n" WISP_LEAVE_REPORT("%3", "%4", "%5", "%6") "ENDED:\n}" ::"r"(barrier),
-        "r"(parity), "l"(timeout_clocks), "l"(report), "l"(counters), "r"(static_cast<int>(reason)), "r"(phase)
+        "{\n.reg .pred first;\n.reg .b32 before, block;\nmov.u32 before, 0;\n"
+        "atom.global.exch.b32 before, [%1], 1;\nsetp.eq.u32 first, before, 0;\n"
+        "mov.u32 block, %%ctaid.x;\n"
+        "@first st.volatile.global.v4.u32 [%0], {%2, block, %3, %4};\n"
+        "nanosleep.u32 1000000;\ntrap;\n}" ::"l"(report),
+        "l"(counters), "r"(static_cast<int>(reason)), "r"(phase), "r"(seen)
         : "memory");
   }
 };

@@ -5,9 +5,6 @@
 
 #include <cuda.h>
 
-#include <climits>
-
-#include "hang_detector.cuh"
 #include "shared_storage.cuh"
 #include "sync/pdl.cuh"
 #include "sync/uniform.cuh"
@@ -26,13 +23,12 @@ struct MemoryStream {
   const CUtensorMap *keys, *values;  // of the layer
   int rank, warpgroup;
   uint32_t stages, full, empty;
-  HangDetector detector;
   const LayerWeights* weights = nullptr;
   int layer = 0;
   PipelineState<SmemLayout<S>::kStages> stage{1};
 
-  __device__ __forceinline__ MemoryStream(const Args& args, const HangDetector& detector, unsigned char* shared,
-                                          SharedStorage<S>& storage, const CacheMaps& maps, int rank, int warpgroup)
+  __device__ __forceinline__ MemoryStream(const Args& args, unsigned char* shared, SharedStorage<S>& storage,
+                                          const CacheMaps& maps, int rank, int warpgroup)
       : args(args),
         storage(storage),
         maps(maps),
@@ -42,8 +38,7 @@ struct MemoryStream {
         warpgroup(uniform(warpgroup)),
         stages(shared_address(shared) + this->warpgroup * SmemLayout<S>::kStages * kStageBytes),
         full(shared_address(storage.stage_full[this->warpgroup])),
-        empty(shared_address(storage.stage_empty[this->warpgroup])),
-        detector(detector) {}
+        empty(shared_address(storage.stage_empty[this->warpgroup])) {}
 
   __device__ __forceinline__ void run_step() {
     S::Before::template visit<Part::kBeforeLayers>(*this);
@@ -54,8 +49,6 @@ struct MemoryStream {
         keys = sees_all(layer) ? maps.full_keys : maps.keys;
         values = sees_all(layer) ? maps.full_values : maps.values;
       }
-      // The first weights wait for the kernel before this one, however long that takes.
-      detector.timeout_clocks = layer == 0 ? LLONG_MAX : args.timeout_clocks;
       S::Layer::template visit<Part::kLayer>(*this);
     }
     S::After::template visit<Part::kAfterLayers>(*this);
@@ -71,18 +64,15 @@ struct MemoryStream {
   __device__ __forceinline__ void wait_for_inputs() {
     if (layer != 0) return;
     pdl_wait();
-    detector.wait(shared_address(&storage.planned), 0, kPlan, 1);
-    detector.timeout_clocks = args.timeout_clocks;
+    mbarrier_wait(shared_address(&storage.planned), 0);
   }
 
   // Wait for a free stage and announce `bytes` in it; return its address.
   __device__ __forceinline__ uint32_t acquire(int bytes) {
-    detector.wait(empty + stage.index * 8, stage.parity, kStageEmpty, first_phase());
+    mbarrier_wait(empty + stage.index * 8, stage.parity);
     if (threadIdx.x % 32 == 0) mbarrier_arrive_expect(full + stage.index * 8, bytes);
     return stages + stage.index * kStageBytes;
   }
-  // The number of the layer's first phase.
-  __device__ __forceinline__ int first_phase() const { return layer * S::Layer::kBarriers + S::Before::kBarriers; }
   // The barrier of the stage that was acquired.
   __device__ __forceinline__ uint32_t barrier() const { return full + stage.index * 8; }
   // The address of its block scales.

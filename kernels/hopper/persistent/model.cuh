@@ -153,9 +153,10 @@ struct LayerWeights {
 #endif
 };
 
-// What a wait that timed out was for, in memory of the host: a trap leaves nothing readable on the device.
+// What a wait that timed out was for, in memory of the host: a trap leaves nothing readable on the device. `seen`:
+// arrivals at the grid's barrier until then, if it was that.
 struct HangReport {
-  int reason, block, thread, phase;
+  int reason, block, phase, seen;
 };
 
 struct Args {
@@ -188,12 +189,13 @@ struct Args {
   float* router_logits;               // [2, N, E], with a shared expert its gate's behind: before the norm's scale, as
                                       // pre_rope_qkv; even and odd layers
   unsigned long long* expert_counts;  // [L, 2, E]: sequences that chose each, steps that read it; or null
-  long long timeout_clocks;
   long long gate_up_stride, down_stride;  // bytes from an expert's packed matrix to the next one's
   int layer_count, vocab, sequences, sampled_rows, table_width, kv_blocks, block_tokens, known_positions;
   int window;           // tokens that a query sees, its own included
   int parallel_splits;  // splits of a sequence that blocks are there for; 1: its context alone decides
-  float scale;          // of the scores, times log2(e)
+  unsigned timeout_clocks;
+  unsigned cluster_reciprocal;  // 2^32 / clusters, rounded up
+  float scale;                  // of the scores, times log2(e)
   float eps;
   float routed_scale;       // factor of the experts' weights
 #if WISP_WINDOW_PERIOD > 1  // of layers that see all tokens; tables, slots, keys and values are then the others'
@@ -203,6 +205,10 @@ struct Args {
   int full_table_width, full_kv_blocks;
 #endif
 };
+// a / clusters, for a < 2^32 / clusters: a division by a number of the run takes twenty instructions.
+__device__ __forceinline__ int over_clusters(const Args& args, int a) {
+  return static_cast<int>(__umulhi(a, args.cluster_reciprocal));
+}
 constexpr unsigned kNotYet = 0xffffffffu;  // a float that is polled and not written yet: no arithmetic gives this NaN
 constexpr int kSeesAll = 1 << 30;          // a window
 constexpr int kMaxMarks = 2048;            // of a block in a trace

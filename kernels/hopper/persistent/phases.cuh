@@ -70,6 +70,15 @@ struct Position {
   static constexpr bool kStartsAtBarrier = kIsAfterBarrier;
 };
 
+// Bit b: a phase that has b of the grid's barriers before it in the list reads scales of rows.
+template <class... P>
+constexpr unsigned row_scale_phases() {
+  unsigned bits = 0;
+  int barriers = 0;
+  ((bits |= unsigned{P::kReadsRowScales} << barriers, barriers += P::kEndsAtBarrier), ...);
+  return bits;
+}
+
 // Phases in order; a type stands once in a list.
 template <class... P>
 struct Phases {
@@ -80,6 +89,7 @@ struct Phases {
   static constexpr bool kHasBlockScales = (P::kHasBlockScales || ...), kReadsF16 = (P::kReadsF16 || ...);
   template <int N>
   static constexpr int kMinActivationStages = max_of(P::template kMinActivationStages<N>...);
+  static constexpr unsigned kRowScalePhases = row_scale_phases<P...>();
 
   template <int N>
   struct Storage : StorageOf<P, N>... {};

@@ -43,6 +43,7 @@ __device__ __forceinline__ void init_barriers(SharedStorage<S>& storage) {
   }
   mbarrier_init(shared_address(&storage.planned), 32);
   mbarrier_init(shared_address(&storage.scaled), 1);
+  mbarrier_init(shared_address(&storage.ended), kComputeThreads);
   Initialization<S> of_phases{storage};
   S::Layer::template visit<Part::kLayer>(of_phases);
   storage.barriers_passed = 0;
@@ -71,7 +72,6 @@ __device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args
   extern __shared__ __align__(1024) unsigned char shared[];
   SharedStorage<S>& storage = *reinterpret_cast<SharedStorage<S>*>(shared + Layout::kStorage);
   const int rank = blockIdx.x % 2, warp = threadIdx.x / 32;
-  const HangDetector detector{args.hang_report, args.counters, args.timeout_clocks};
   if (threadIdx.x == 0) init_barriers(storage);
   sync_cluster();
 
@@ -84,18 +84,21 @@ __device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args
       mbarrier_arrive(shared_address(&storage.planned));
     }
     sync_compute();
-    Compute<S>(args, shared, storage, detector, rank).run_step();
+    Compute<S>(args, shared, storage, rank).run_step();
+    mbarrier_arrive(shared_address(&storage.ended));
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     const int role = warp - kComputeThreads / 32;
     if (role < kWarpgroups) {  // weights depend on no kernel before this one
-      MemoryStream<S>(args, detector, shared, storage, maps, rank, role).run_step();
+      MemoryStream<S>(args, shared, storage, maps, rank, role).run_step();
     } else if (role < kWarpgroups + Layout::kCopyWarps) {
       pdl_wait();
-      ActivationStream<S>(args, detector, shared, storage, rank, role - kWarpgroups).run_step();
+      ActivationStream<S> stream(args, shared, storage, rank, role - kWarpgroups);
+      stream.run_step();
+      stream.wait_for_end();
     } else if (Layout::kHasRowScaleWarp) {
       pdl_wait();
-      RowScaleWarp<S>{args, detector, storage}.run_step();
+      RowScaleWarp<S>{args, storage}.run_step();
     }
   }
   __syncwarp();

@@ -28,6 +28,7 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     WAIT_REASONS,
     WIDTHS,
     Arguments,
+    cluster_reciprocal,
     model_arguments,
     require_repeated,
 )
@@ -163,6 +164,7 @@ class StepSubject:
             trace=self.marks.data.ptr if is_traced else None,
             hang_report=self.hang_report.ptr,
             timeout_clocks=_TIMEOUT_CLOCKS,
+            cluster_reciprocal=cluster_reciprocal(self.blocks),
             layer_count=layers or self.layers,
             sequences=size,
             table_width=self.tables.shape[1],
@@ -188,10 +190,9 @@ class StepSubject:
         try:
             cp.cuda.Device().synchronize()
         except cp.cuda.runtime.CUDARuntimeError as error:
-            reason, block, thread, phase = self._hang_report_host.tolist()
-            raise SystemExit(
-                f"block {block}, warp {thread // 32}, phase {phase}: {WAIT_REASONS.get(reason)}; {error}"
-            ) from None
+            reason, block, phase, _ = self._hang_report_host.tolist()
+            waited = WAIT_REASONS.get(reason, str(error)).format(where=f"phase {phase}")
+            raise SystemExit(f"block {block} waited {waited}") from None
 
     def step_bytes(self, size: int) -> int:
         """Return the bytes that a step must read."""

@@ -200,24 +200,13 @@ inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier,
   emulator::Mbarrier& of = emulator::mbarrier(barrier);
   while (of.phase() == parity) emulator::machine.await_change(&of.bytes_and_phase);
 }
-[[noreturn]] inline void leave_report(void* report, unsigned* counters, int what, int phase) {
-  const int found[4] = {what, int(blockIdx.x), int(threadIdx.x), phase};
+[[noreturn]] inline void ptx_block_mov_u32(void* report, unsigned* counters, int what, int phase, unsigned seen) {
+  const int found[4] = {what, int(blockIdx.x), phase, int(seen)};
   if (atomicExch(counters, 1u) == 0) std::memcpy(report, found, sizeof(found));
   emulator::machine.fault("trap");
 }
-inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t barrier, uint32_t parity, long long timeout,
-                                                               void* report, unsigned* counters, int what, int phase) {
-  emulator::Mbarrier& of = emulator::mbarrier(barrier);
-  const int64_t begin = emulator::machine.clock;
-  const int64_t last = timeout < emulator::kForever - begin ? begin + timeout : emulator::kForever;
-  while (of.phase() == parity) {
-    emulator::machine.await_change(&of.bytes_and_phase, last);
-    if (emulator::machine.clock <= last) continue;
-    leave_report(report, counters, what, phase);
-  }
-}
-inline void ptx_block_mov_u32(void* report, unsigned* counters, int what, int phase) {
-  leave_report(report, counters, what, phase);
+inline void ptx_block_mbarrier_try_wait_parity_shared__cta_b64(uint32_t& is_over, uint32_t barrier, uint32_t parity) {
+  is_over = emulator::mbarrier(barrier).phase() != parity;
 }
 
 // Copies.
@@ -318,6 +307,7 @@ inline void ptx_st_shared_v4_u32(uint32_t to, uint32_t a, uint32_t b, uint32_t c
 }
 inline void ptx_ld_acquire_cta_shared__cta_u32(unsigned& value, uint32_t from) {
   value = emulator::machine.at<unsigned>(from);
+  emulator::machine.look(&emulator::machine.at<unsigned>(from), value);
 }
 inline void ptx_st_release_cta_shared__cta_u32(uint32_t to, unsigned value) {
   emulator::machine.order_stores();
@@ -329,6 +319,7 @@ inline void ptx_ld_global_cg_v4_f32(float& a, float& b, float& c, float& d, cons
 }
 inline void ptx_ld_relaxed_gpu_global_u32(unsigned& value, const void* from) {
   value = emulator::machine.load(static_cast<const uint32_t*>(from));
+  emulator::machine.look(from, value);
 }
 inline void ptx_ld_acquire_gpu_global_u32(unsigned& value, const void* from) {
   ptx_ld_relaxed_gpu_global_u32(value, from);

@@ -216,23 +216,27 @@ def test_a_step_leaves_what_the_next_needs() -> None:
 
 FORGOTTEN = {  # part of the kernel, what waits, what stands there instead
     "nothing": ("router", "", ""),
-    "the list": ("expert_gate_up", "stream.detector.wait(shared_address(&routing.listed)", "(void)(0"),
+    "the list": (  # not the first layer's, before which experts have no number
+        "expert_gate_up",
+        "mbarrier_wait(shared_address(&routing.listed)",
+        "if (stream.layer == 0) mbarrier_wait(shared_address(&routing.listed)",
+    ),
     "the logits": ("router", "are_there &= bits != kNotYet;", ""),
     "to make logits unwritten": ("router", "store(c, c.layer + 1, sequence, row, kNotYet);", ""),
     "the residual": (
         "router",
-        "c.detector.until([&] { return load_barriers_passed(passed) >= c.phase; }",
-        "c.detector.until([&] { return true; }",
+        "spin_until([&] { return load_barriers_passed(passed) >= c.phase; }",
+        "spin_until([&] { return true; }",
     ),
     "activations of an expert": (
         "gated_chunks",
-        "c_.detector.wait(full_",
-        "if (false) c_.detector.wait(full_",
+        "mbarrier_wait(full_",
+        "if (false) mbarrier_wait(full_",
     ),
     "room for them": (
         "gated_chunks",
-        "stream.detector.wait(empty",
-        "if (false) stream.detector.wait(empty",
+        "stream.wait_for_release(empty",
+        "if (false) stream.wait_for_release(empty",
     ),
     "the other lane's sums": ("expert_down", "c.sync_warpgroup();", ""),
 }

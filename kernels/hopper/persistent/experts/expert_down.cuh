@@ -41,7 +41,7 @@ struct ExpertDown : Phase, Down {
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
     const auto& list = stream.storage.template of<Routing>().list;
     const Matrix matrix = matrix_of(stream.args, *stream.weights);
-    const TileRange rows = row_range();
+    const TileRange rows = row_range(stream.args);
     const KUnits units(rows.count, list.count * Matrix::kKBlocks, stream.rank, stream.warpgroup);
     const int row_block = rows.first / kBlockTiles, tile = rows.first % kBlockTiles;
     const int here = min(rows.count, kBlockTiles - tile);
@@ -76,7 +76,7 @@ struct ExpertDown : Phase, Down {
     const auto& list = stream.storage.template of<Routing>().list;
     const Rings& rings = stream.storage.template of<ExpertDown>().rings;
     const auto writer_of = [&](int warpgroup) {
-      return Writer(rings, KUnits(row_range().count, list.count * Matrix::kKBlocks, stream.rank, warpgroup),
+      return Writer(rings, KUnits(row_range(stream.args).count, list.count * Matrix::kKBlocks, stream.rank, warpgroup),
                     stream.data, warpgroup);
     };
     wait_for_free_stages(stream);
@@ -133,7 +133,7 @@ struct ExpertDown : Phase, Down {
         const int expert = list.entries[entry].expert();
         upper_scale = matrix.load_row_scale(expert, row), lower_scale = matrix.load_row_scale(expert, row + 8);
       }
-      c.detector.wait(c.stage_full + c.stage.index * 8, c.stage.parity, kStageFull, c.phase);
+      mbarrier_wait(c.stage_full + c.stage.index * 8, c.stage.parity);
       if (exists) {
         tile.load(tile_at + c.stage.index * Compute::kStageBytes, scales_at + c.stage.index * kStageBlockScaleBytes);
       }
@@ -157,8 +157,8 @@ struct ExpertDown : Phase, Down {
   }
 
  private:
-  static __device__ __forceinline__ TileRange row_range() {
-    return TileRange((kHidden + kTileM - 1) / kTileM, blockIdx.x / 2, gridDim.x / 2);
+  static __device__ __forceinline__ TileRange row_range(const Args& args) {
+    return TileRange::of_cluster(args, (kHidden + kTileM - 1) / kTileM);
   }
   static __device__ __forceinline__ Matrix matrix_of(const Args& args, const LayerWeights& layer) {
     return {static_cast<const char*>(layer.down), args.down_stride};
@@ -170,7 +170,7 @@ struct ExpertDown : Phase, Down {
     for (int i = threadIdx.x % 32; i < Stream::Layout::kActivationStages; i += 32) {
       auto stage = stream.stage;
       stage.advance(i);
-      stream.detector.wait(stream.empty + stage.index * 8, stage.parity, kActivationsEmpty, stream.phase);
+      stream.wait_for_release(stream.empty + stage.index * 8, stage.parity);
     }
     __syncwarp();
   }

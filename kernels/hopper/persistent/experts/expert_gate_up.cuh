@@ -26,9 +26,9 @@ struct ExpertGateUp : Phase {
   template <class Stream>
   static __device__ __forceinline__ void stream_memory(Stream& stream) {
     const auto& routing = stream.storage.template of<Routing>();
-    stream.detector.wait(shared_address(&routing.listed), stream.layer & 1, kExpertList, stream.first_phase() + 2);
+    mbarrier_wait(shared_address(&routing.listed), stream.layer & 1);
     const Matrix matrix = matrix_of(stream.args, *stream.weights);
-    const TileRange range = tile_range(routing.list, stream.warpgroup);
+    const TileRange range = tile_range(stream.args, routing.list, stream.warpgroup);
     const KRange half(Matrix::kKBlocks, false, stream.rank);
 #pragma unroll 1
     for (int done = 0; done < range.count; done += kBlockTiles) {
@@ -62,7 +62,7 @@ struct ExpertGateUp : Phase {
   static __device__ __forceinline__ void compute(Compute& c) {
     const auto& list = c.storage.template of<Routing>().list;
     const Matrix matrix = matrix_of(c.args, c.weights);
-    const TileRange range = tile_range(list, c.warpgroup);
+    const TileRange range = tile_range(c.args, list, c.warpgroup);
     c.trace.mark(kGateUp * 8 + kBegun);
 #pragma unroll 1
     for (int done = 0; done < range.count; done += kMBlocks * kBlockTiles) {
@@ -88,7 +88,7 @@ struct ExpertGateUp : Phase {
         multiply(c, list, range, done + m * kBlockTiles, sums[m]);
       }
       c.trace.mark(kGateUp * 8 + kMultiplied);
-      c.reduction.template exchange<kMBlocks>(sums, tiles, c.phase, [&](int tile, const Sums<kEntrySequences>& all) {
+      c.reduction.template exchange<kMBlocks>(sums, tiles, [&](int tile, const Sums<kEntrySequences>& all) {
         float gate_scale = gate_scales[0], up_scale = up_scales[0];
         float gate_bias = gate_biases[0], up_bias = up_biases[0];
 #pragma unroll
@@ -120,8 +120,8 @@ struct ExpertGateUp : Phase {
   };
 
   template <class List>
-  static __device__ __forceinline__ TileRange tile_range(const List& list, int warpgroup) {
-    return TileRange(list.count * Matrix::kTiles, blockIdx.x / 2 * 2 + warpgroup, gridDim.x);
+  static __device__ __forceinline__ TileRange tile_range(const Args& args, const List& list, int warpgroup) {
+    return TileRange::of_pair(args, list.count * Matrix::kTiles, warpgroup);
   }
   static __device__ __forceinline__ Matrix matrix_of(const Args& args, const LayerWeights& layer) {
     return {static_cast<const char*>(layer.gate_up), args.gate_up_stride};
@@ -148,7 +148,7 @@ struct ExpertGateUp : Phase {
     WarpColumns<Format> columns;
 #pragma unroll 1
     for (int k = half.begin; k < half.end; k++) {
-      c.detector.wait(c.stage_full + c.stage.index * 8, c.stage.parity, kStageFull, c.phase);
+      mbarrier_wait(c.stage_full + c.stage.index * 8, c.stage.parity);
       if (exists) {
         tile.load(c.stages + c.stage.index * Compute::kStageBytes + c.warp() * Matrix::kTileBytes,
                   scales_at + c.stage.index * kStageBlockScaleBytes);
@@ -159,7 +159,7 @@ struct ExpertGateUp : Phase {
 #pragma unroll
       for (int part = 0; part < kParts; part++) {
         if (done == 0) {
-          c.detector.wait(c.activations_full + activations.index * 8, activations.parity, kActivationsFull, c.phase);
+          mbarrier_wait(c.activations_full + activations.index * 8, activations.parity);
         }
         columns.load(part, columns_at + activations.index * Compute::Layout::kActivationBytes, sequence);
         activations.advance();
@@ -193,7 +193,7 @@ struct ExpertGateUp : Phase {
     for (int i = c.lane(); i < count; i += 32) {
       auto stage = c.activations;
       stage.advance(i);
-      c.detector.wait(c.activations_full + stage.index * 8, stage.parity, kActivationsFull, c.phase);
+      mbarrier_wait(c.activations_full + stage.index * 8, stage.parity);
       mbarrier_arrive(c.activations_empty + stage.index * 8);
     }
     __syncwarp();

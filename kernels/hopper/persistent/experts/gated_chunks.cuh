@@ -87,7 +87,7 @@ struct ChunkWriter {
     const bool exists = kMlp % kChunkColumns == 0 || column < kMlp;
     const uint16_t* from = stream.args.gated + static_cast<int64_t>(entry.first_slot()) * kMlp + column;
     const uint32_t to = data + place.index * kChunkBytes + lane / 8 * 128;
-    stream.detector.wait(empty + place.index * 8, place.parity, kActivationsEmpty, stream.phase);
+    stream.wait_for_release(empty + place.index * 8, place.parity);
 #pragma unroll 1
     for (int row = 0; row < entry.count(); row++, from += kMlp) {
       copy16_async(to + row * kChunkRowBytes + (lane % 8 ^ row) * 16, from, exists);
@@ -97,7 +97,7 @@ struct ChunkWriter {
   }
 };
 
-// One warp's view of its warpgroup's ring.
+// One warp's view of its warpgroup's ring. It has a chunk at a time, the first from the beginning on.
 template <class Chunks, class Compute, class Rings>
 class ChunkReader {
  public:
@@ -109,42 +109,43 @@ class ChunkReader {
         full_(shared_address(rings.full[c.warpgroup])),
         empty_(shared_address(rings.empty[c.warpgroup])) {
     place_.advance(rings.done[c.warpgroup]);
+    if (chunks_.first < chunks_.end) wait();
   }
 
-  // Release the chunks before a block's. Blocks ascend.
-  __device__ __forceinline__ void move_to(int block) {
-    const int wanted = Chunks::of_block(block);
-    while (held_ < wanted) release();
-  }
-  // The address of the lane's row of a block's columns, once they are there.
-  __device__ __forceinline__ uint32_t row_of(int block) {
-    if (!is_there_) wait();
+  // Release the chunks before a block's, and wait for that: also for one of which the warp reads nothing, since before
+  // it is there the ring's last turn is not over. Blocks ascend.
+  __device__ __forceinline__ void move_to(int block) { hold(min(Chunks::of_block(block), chunks_.end - 1)); }
+  // The address of the lane's row of a block's columns.
+  __device__ __forceinline__ uint32_t row_of(int block) const {
     return data_ + place_.index * kChunkBytes + threadIdx.x % 8 * kChunkRowBytes + Chunks::offset_of(block);
   }
   // Release what is left; return how many chunks there were.
   __device__ __forceinline__ int finish() {
-    while (held_ < chunks_.end) release();
+    hold(chunks_.end - 1);
+    if (chunks_.first < chunks_.end) release();
     return chunks_.end - chunks_.first;
   }
 
  private:
   __device__ __forceinline__ void wait() {
-    c_.detector.wait(full_ + place_.index * 8, place_.parity, kActivationsFull, c_.phase);
-    is_there_ = true;
+    mbarrier_wait(full_ + place_.index * 8, place_.parity);
   }
-  // A chunk is released when it is there, also where a warp reads none of it: before, the ring's last turn is not over.
+  __device__ __forceinline__ void hold(int chunk) {
+#pragma unroll 1
+    while (held_ < chunk) {
+      release();
+      wait();
+    }
+  }
   __device__ __forceinline__ void release() {
-    if (!is_there_) wait();
     __syncwarp();
     if (c_.lane() == 0) mbarrier_arrive(empty_ + place_.index * 8);
     place_.advance(), held_++;
-    is_there_ = false;
   }
 
   const Compute& c_;
   const Chunks chunks_;
   int held_;
-  bool is_there_ = false;
   const uint32_t data_, full_, empty_;
   PipelineState<Rings::kChunks> place_{0};
 };

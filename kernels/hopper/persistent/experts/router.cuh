@@ -124,7 +124,7 @@ struct Router : Phase {
       for (int own = 0; own < kOwn; own++) {
         if (own == 0 || expert + own * gridDim.x < kAllExperts) load_expert(weights[own], c, expert + own * gridDim.x);
       }
-      c.detector.until([&] { return load_barriers_passed(passed) >= c.phase; }, kGridBarrierPassed, c.phase);
+      spin_until([&] { return load_barriers_passed(passed) >= c.phase; });
 #pragma unroll 1
       for (int first = threadIdx.x / 32; first < c.args.sequences; first += kTogether * kWarps) {
 #pragma unroll
@@ -284,29 +284,27 @@ struct Router : Phase {
     const float* const from =
         c.args.router_logits + static_cast<int64_t>(c.layer % 2 * Compute::kN + warp) * kAllExperts + first;
     const float* const of_gate = from - first + lane * (kWarps * kAllExperts) + kExperts;
-    c.detector.until(
-        [&] {
-          bool are_there = true;
+    spin_until([&] {
+      bool are_there = true;
 #pragma unroll
-          for (int i = 0; i < kTogether; i++) {
-            const bool is_live = live >> (i * kWarps) & 1;
+      for (int i = 0; i < kTogether; i++) {
+        const bool is_live = live >> (i * kWarps) & 1;
 #pragma unroll
-            for (int j = 0; j < kEach; j++) {
-              unsigned& bits = choices[i].keys[j];
-              bits = 0;
-              if (!is_live || (kExperts % 32 != 0 && first + j >= kExperts)) continue;
-              asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
-                           : "=r"(bits)
-                           : "l"(from + i * (kWarps * kAllExperts) + j)
-                           : "memory");
-              are_there &= bits != kNotYet;
-            }
-          }
-          if constexpr (kHasSharedExpert) {
-            if (lane < kTogether && live >> (lane * kWarps) & 1) are_there &= is_written(gate, of_gate);
-          }
-          return __all_sync(kWholeWarp, are_there);
-        },
-        kRouterLogits, c.phase);
+        for (int j = 0; j < kEach; j++) {
+          unsigned& bits = choices[i].keys[j];
+          bits = 0;
+          if (!is_live || (kExperts % 32 != 0 && first + j >= kExperts)) continue;
+          asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                       : "=r"(bits)
+                       : "l"(from + i * (kWarps * kAllExperts) + j)
+                       : "memory");
+          are_there &= bits != kNotYet;
+        }
+      }
+      if constexpr (kHasSharedExpert) {
+        if (lane < kTogether && live >> (lane * kWarps) & 1) are_there &= is_written(gate, of_gate);
+      }
+      return __all_sync(kWholeWarp, are_there);
+    });
   }
 };

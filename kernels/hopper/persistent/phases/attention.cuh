@@ -25,6 +25,11 @@ struct Combined {
     weight = weight * old + stat.y * fresh;
     highest = top;
   }
+  // As add, where no maximum is above that of all.
+  __device__ __forceinline__ void add_lower(float2 more, float2 stat) {
+    const float factor = exp2f(stat.x - highest);
+    sum.x += more.x * factor, sum.y += more.y * factor, weight += stat.y * factor;
+  }
   __device__ __forceinline__ void add_sink(float logit) { add({0.f, 0.f}, {logit * kLog2E, 1.f}); }
 };
 
@@ -90,8 +95,8 @@ class Attention {
   }
 
   __device__ __forceinline__ void prepare(const WorkTile& work) const {
-    const NewHeads<Cache> heads{args_, compute_.weights, index_of_kind(compute_.layer), compute_.phase};
-    heads.prepare(work, Compute::kN, compute_.detector, heads_);
+    const NewHeads<Cache> heads{args_, compute_.weights, index_of_kind(compute_.layer)};
+    heads.prepare(work, Compute::kN, heads_);
   }
 
   template <class Prepare>
@@ -162,9 +167,11 @@ class Attention {
       const int head = chunk / kPairs, c = chunk % kPairs * 2;
       Combined all;
 #pragma unroll
+      for (int warp = 0; warp < 8; warp++) all.highest = fmaxf(all.highest, stats_[warp * kGroup + head].x);
+#pragma unroll
       for (int warp = 0; warp < 8; warp++) {
         const int from = warp * kGroup + head;
-        all.add(*reinterpret_cast<const float2*>(sums_ + from * kSumRow + c), stats_[from]);
+        all.add_lower(*reinterpret_cast<const float2*>(sums_ + from * kSumRow + c), stats_[from]);
       }
       if (work.splits == 1) {
         add_sink(work, head, all);
@@ -225,7 +232,7 @@ class Attention {
     const int buffer = index_of_kind(compute_.layer) % 2 * Compute::kN + sequence;
     const float* from = args_.pre_rope_qkv + static_cast<int64_t>(buffer) * kQkvRows + kGateFirst + channel;
     float a, b;
-    compute_.detector.until([&] { return is_written(a, from) & is_written(b, from + 1); }, kPreRopeQkv, compute_.phase);
+    spin_until([&] { return is_written(a, from) & is_written(b, from + 1); });
     return {1.f / (1.f + __expf(-a)), 1.f / (1.f + __expf(-b))};
   }
 

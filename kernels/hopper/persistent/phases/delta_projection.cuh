@@ -19,8 +19,8 @@ struct Qkvz : GemmShape<kQkvzRows, kHidden, row_blocks(kQkvzTiles* kTileM), true
   static constexpr PhaseKind kTraceKind = kQkv;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.qkv; }
-  static __device__ __forceinline__ int first_tile(int tiles, int cluster, int clusters) {
-    return kQkvzTiles * cluster / clusters - kGateTile * (kGateTiles * cluster / clusters);
+  static __device__ __forceinline__ int first_tile(const Args& args, int tiles, int cluster) {
+    return over_clusters(args, kQkvzTiles * cluster) - kGateTile * over_clusters(args, kGateTiles * cluster);
   }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return nullptr; }
   static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.normed; }

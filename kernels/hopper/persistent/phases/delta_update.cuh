@@ -163,8 +163,7 @@ class DeltaUpdate {
     } else if (warp == 6) {
       const float* gates = from + kBetaFirst + head;
       float b, a;
-      c_.detector.until([&] { return is_written(b, gates) & is_written(a, gates + kDeltaHeads); }, kPreRopeQkv,
-                        c_.phase);
+      spin_until([&] { return is_written(b, gates) & is_written(a, gates + kDeltaHeads); });
       const DeltaWeights& weights = *c_.weights.delta;
       const float step = a + weights.step_bias[head], softplus = fmaxf(step, 0.f) + log1pf(expf(-fabsf(step)));
       if (threadIdx.x % 32 == 0)
@@ -174,14 +173,12 @@ class DeltaUpdate {
 
   // Channels l + 32 i of a lane.
   __device__ __forceinline__ void load(float (&x)[4], const float* from) const {
-    c_.detector.until(
-        [&] {
-          bool is_there = true;
+    spin_until([&] {
+      bool is_there = true;
 #pragma unroll
-          for (int i = 0; i < 4; i++) is_there &= is_written(x[i], from + threadIdx.x % 32 + 32 * i);
-          return __all_sync(kWholeWarp, is_there);
-        },
-        kPreRopeQkv, c_.phase);
+      for (int i = 0; i < 4; i++) is_there &= is_written(x[i], from + threadIdx.x % 32 + 32 * i);
+      return __all_sync(kWholeWarp, is_there);
+    });
   }
   static __device__ __forceinline__ void store(float* to, const float (&x)[4]) {
 #pragma unroll

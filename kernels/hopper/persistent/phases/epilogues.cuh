@@ -39,7 +39,7 @@ struct StorePolled : Epilogue {
     multiply<G>(c, sums, range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
     c.wait_for_row_scales();
-    c.reduction.template reduce<G::kMBlocks>(sums, range.count, c.phase, [&](int tile, int g, float sum) {
+    c.reduction.template reduce<G::kMBlocks>(sums, range.count, [&](int tile, int g, float sum) {
       const int row = first_row + tile * kTileM, token = c.token(g);
       if (token >= c.args.sequences || row >= G::kRows) return;
       const float bias = G::kHasBias ? load_row(G::bias(c.weights), row, G::kRows) : 0.f;
@@ -112,7 +112,7 @@ struct AddToResidual : Epilogue {
     c.trace.mark(G::kTraceKind * 8 + kBegun);
     multiply<G>(c, sums, c.residual_range.count);
     c.trace.mark(G::kTraceKind * 8 + kMultiplied);
-    c.reduction.template reduce<kMBlocks>(sums, c.residual_range.count, c.phase, [&](int tile, int g, float sum) {
+    c.reduction.template reduce<kMBlocks>(sums, c.residual_range.count, [&](int tile, int g, float sum) {
 #pragma unroll
       for (int m = 0; m < kMBlocks; m++) {
         if (tile / kBlockTiles == m) {
@@ -143,7 +143,7 @@ struct SwiGlu : Epilogue {
       if (!has_scales) c.wait_for_row_scales();
       has_scales = true;
       c.trace.mark(G::kTraceKind * 8 + kMultiplied);
-      c.reduction.template exchange<G::kMBlocks>(sums, tiles, c.phase, [&](int tile, const Sums<Compute::kN>& all) {
+      c.reduction.template exchange<G::kMBlocks>(sums, tiles, [&](int tile, const Sums<Compute::kN>& all) {
         const int row = (first + tile) * kTileM + c.lane() / 4, column = (first + tile) * 8 + c.lane() / 4;
         const float gate_bias = G::kHasBias ? load_row(G::bias(c.weights), row, G::kRows) : 0.f;
         const float up_bias = G::kHasBias ? load_row(G::bias(c.weights), row + 8, G::kRows) : 0.f;
@@ -175,7 +175,7 @@ struct StoreLogits : Epilogue {
                         const RowScales<G>& lower) {
       if (!has_scales) c.wait_for_row_scales();
       has_scales = true;
-      c.reduction.template exchange<G::kMBlocks>(sums, tiles, c.phase, [&](int tile, const Sums<Compute::kN>& all) {
+      c.reduction.template exchange<G::kMBlocks>(sums, tiles, [&](int tile, const Sums<Compute::kN>& all) {
         const int row = (first + tile) * kTileM + c.lane() / 4;
 #pragma unroll
         for (int g = 0; g < Compute::kGroups; g++) {

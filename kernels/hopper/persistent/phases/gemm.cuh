@@ -9,7 +9,6 @@
 #include <type_traits>
 
 #include "../activation_types.cuh"
-#include "../hang_detector.cuh"
 #include "../shared_storage.cuh"
 #include "copy/async_copy.cuh"
 #include "copy/tma.cuh"
@@ -28,8 +27,8 @@ struct GemmShape {
   static constexpr bool kIsOfExperts = false;  // main loop of its own (experts/)
 
   // The first tile of a cluster, where its four warpgroups have the same.
-  static __device__ __forceinline__ int first_tile(int tiles, int cluster, int clusters) {
-    return tiles * cluster / clusters;
+  static __device__ __forceinline__ int first_tile(const Args& args, int tiles, int cluster) {
+    return over_clusters(args, tiles * cluster);
   }
 };
 
@@ -38,8 +37,16 @@ struct TileRange {
   int first, count;
 
   __device__ __forceinline__ TileRange(int begin, int end) : first(begin), count(end - begin) {}
-  __device__ __forceinline__ TileRange(int tiles, int worker, int workers)
-      : TileRange(tiles * worker / workers, tiles * (worker + 1) / workers) {}
+  // This cluster's of all.
+  static __device__ __forceinline__ TileRange of_cluster(const Args& args, int tiles) {
+    const int cluster = blockIdx.x / 2;
+    return {over_clusters(args, tiles * cluster), over_clusters(args, tiles * (cluster + 1))};
+  }
+  // A warpgroup's, and its peer's in the other CTA: each cluster has two such pairs.
+  static __device__ __forceinline__ TileRange of_pair(const Args& args, int tiles, int warpgroup) {
+    const int pair = blockIdx.x / 2 * 2 + warpgroup;
+    return {over_clusters(args, tiles * pair / 2), over_clusters(args, tiles * (pair + 1) / 2)};
+  }
 };
 
 // Blocks [begin, end) of K, a CTA's half. Where two warpgroups take them in turn there are as many for each: past
@@ -77,17 +84,17 @@ struct Gemm : Phase, Operands {
   }
   template <class Role>
   static __device__ __forceinline__ TileRange tile_range(const Role& role) {
-    const int cluster = blockIdx.x / 2, clusters = gridDim.x / 2, tiles = row_tiles(role);
+    const int cluster = blockIdx.x / 2, tiles = row_tiles(role);
     if constexpr (kSplitsK) {
-      return {Operands::first_tile(tiles, cluster, clusters), Operands::first_tile(tiles, cluster + 1, clusters)};
+      return {Operands::first_tile(role.args, tiles, cluster), Operands::first_tile(role.args, tiles, cluster + 1)};
     } else {
-      return TileRange(tiles, 2 * cluster + role.warpgroup, 2 * clusters);
+      return TileRange::of_pair(role.args, tiles, role.warpgroup);
     }
   }
   // How often the warpgroup with the most tiles goes over K.
   template <class Role>
   static __device__ __forceinline__ int passes(const Role& role) {
-    const int workers = kSplitsK ? gridDim.x / 2 : gridDim.x, most = (row_tiles(role) + workers - 1) / workers;
+    const int most = over_clusters(role.args, (row_tiles(role) + static_cast<int>(gridDim.x) - 1) / 2);
     return kSplitsK ? 1 : (most + kMBlocks * kBlockTiles - 1) / (kMBlocks * kBlockTiles);
   }
   template <class Role>
@@ -210,7 +217,7 @@ __device__ __forceinline__ void gemm_main_loop(Compute& c, float (&sums)[G::kMBl
     uint32_t columns[kParts];
 #pragma unroll
     for (int part = 0; part < kParts; part++) {
-      c.detector.wait(c.activations_full + activations.index * 8, activations.parity, kActivationsFull, c.phase);
+      mbarrier_wait(c.activations_full + activations.index * 8, activations.parity);
       columns[part] = c.activations_data + activations.index * Layout::kActivationBytes;
       if (part + 1 < kParts) activations.advance();
     }
@@ -218,7 +225,7 @@ __device__ __forceinline__ void gemm_main_loop(Compute& c, float (&sums)[G::kMBl
 #pragma unroll
     for (int m = 0; m < G::kMBlocks; m++) {
       const bool exists = m * kBlockTiles < tiles;
-      if (exists) c.detector.wait(c.stage_full + c.stage.index * 8, c.stage.parity, kStageFull, c.phase);
+      if (exists) mbarrier_wait(c.stage_full + c.stage.index * 8, c.stage.parity);
       const uint32_t weights = c.stages + c.stage.index * Compute::kStageBytes;
       if (exists) c.stage.advance();
       G::Format::template mma<kSums * 2>(sums[m], weights, columns);

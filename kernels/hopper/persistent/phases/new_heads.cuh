@@ -24,12 +24,11 @@ struct NewHeads {
   using Channels = float[kCount];  // of a lane
   const Args& args;
   const LayerWeights& weights;
-  int layer, phase;  // layer: among those of attention
+  int layer;  // among those of attention
 
   // Of a work tile: the group's Q, and of a sequence's last split K and V too, as the cache has them. `heads`:
   // [group + 2][kHeadRow].
-  __device__ __forceinline__ void prepare(const WorkTile& work, int sequences, const HangDetector& detector,
-                                          bf16* heads) const {
+  __device__ __forceinline__ void prepare(const WorkTile& work, int sequences, bf16* heads) const {
     const int lane = threadIdx.x % 32, position = args.positions[work.sequence];
     const float* qkv = args.pre_rope_qkv + static_cast<int64_t>(layer % 2 * sequences + work.sequence) * kQkvRows;
     const int vectors = work.is_last() ? kGroup + 2 : kGroup;
@@ -39,16 +38,14 @@ struct NewHeads {
                        : vector == kGroup ? kHeads + work.head
                                           : kHeads + kKvHeads + work.head;
       Channels x;
-      detector.until(
-          [&] {
-            bool is_there = true;
+      spin_until([&] {
+        bool is_there = true;
 #pragma unroll
-            for (int j = 0; j < kCount; j++) {
-              is_there &= is_written(x[j], qkv + head * kHeadSize + row_of_channel(lane + 32 * j));
-            }
-            return __all_sync(kWholeWarp, is_there);
-          },
-          kPreRopeQkv, phase);
+        for (int j = 0; j < kCount; j++) {
+          is_there &= is_written(x[j], qkv + head * kHeadSize + row_of_channel(lane + 32 * j));
+        }
+        return __all_sync(kWholeWarp, is_there);
+      });
       if (kHasQkNorm && has_rope) norm(x, is_query ? weights.q_norm : weights.k_norm);
       if (has_rope) apply_rope(x, position);
       store(work, vector, x, heads);

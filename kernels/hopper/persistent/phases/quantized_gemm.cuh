@@ -113,7 +113,7 @@ class QuantizedLoop {
     return c_.activations_data + stage * Layout::kActivationBytes;
   }
   __device__ __forceinline__ void wait_for(const Activations& activations) const {
-    c_.detector.wait(c_.activations_full + activations.index * 8, activations.parity, kActivationsFull, c_.phase);
+    mbarrier_wait(c_.activations_full + activations.index * 8, activations.parity);
   }
   __device__ __forceinline__ void release(int stage) const {
     if (c_.lane() == 0) mbarrier_arrive(c_.activations_empty + stage * 8, G::kKStep);
@@ -121,7 +121,7 @@ class QuantizedLoop {
 
   // This warp's tile of the next stage, which is released; what lies there if the warpgroup has none.
   __device__ __forceinline__ void load(uint32_t (&codes)[kCodeWords], Unpacker& unpacker, bool exists) {
-    if (exists) c_.detector.wait(c_.stage_full + c_.stage.index * 8, c_.stage.parity, kStageFull, c_.phase);
+    if (exists) mbarrier_wait(c_.stage_full + c_.stage.index * 8, c_.stage.parity);
     const uint32_t tile = c_.stages + c_.stage.index * Compute::kStageBytes + c_.warp() * Format::kTileBytes;
     load_codes(codes, tile);
     unpacker.load(tile, block_scales_ + c_.stage.index * kStageBlockScaleBytes);

@@ -39,12 +39,17 @@ class PersistentKernel(Protocol):
         ...
 
     def __call__(
-        self, batch: Batch, groups: Sequence[tuple[Array, ...]], states: tuple[Array, ...] = ()
+        self,
+        batch: Batch,
+        groups: Sequence[tuple[Array, ...]],
+        states: tuple[Array, ...] = (),
+        layers: int | None = None,
     ) -> Array:
         """Write K and V of B tokens to the cache; return ``[B, V]`` logits.
 
         Args:
             groups: keys and values of each paged group, ``[L, P, Hkv, Tb, Dh]``.
             states: recurrent states of all layers that have one, ``[slots, L, …]``; updated in place.
+            layers: how many of the first layers to run; None: all.
         """
         ...

@@ -21,22 +21,14 @@ from wisp_runtime.ops.protocol.attention import KvEncoding
 
 WIDTHS, MAX_MARKS = BATCH_SIZES, 2048
 THREADS, SHARED_BYTES, CLUSTER = 384, 232448, 2
+WARPGROUPS = 2  # of a block, that compute: each arrives at the grid's barrier
 
 WAIT_REASONS = {
-    1: "for weights or cached keys that never came",
-    2: "for a pipeline stage that was never released",
-    3: "for activations that never came",
-    4: "for a stage of activations that was never released",
-    5: "for partial sums of its cluster",
-    6: "at the grid's barrier: a block never arrived there",
-    7: "for its own block to pass the grid's barrier",
-    8: "for the scales of a norm",
-    9: "for the step's plan of attention",
-    10: "for the Q, K and V of its own layer",
-    11: "for the router's logits of its own layer",
-    12: "for the list of the layer's experts",
+    1: "at the grid's barrier before {where}",
+    2: "for activations to be taken, in {where}",
+    3: "for its warps to end the step",
 }
-"""``WaitReason`` of ``hang_detector.cuh``."""
+"""``WaitReason`` of ``hang_detector.cuh``, of which the first knows how many had arrived."""
 
 _POINTERS = (
     *("layers", "embeddings", "head", "final_norm", "pre_rope_qkv", "projected"),
@@ -92,8 +84,9 @@ class Arguments(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in _POINTERS),
-        *((name, ctypes.c_int64) for name in ("timeout_clocks", "gate_up_stride", "down_stride")),
+        *((name, ctypes.c_int64) for name in ("gate_up_stride", "down_stride")),
         *((name, ctypes.c_int32) for name in _COUNTS),
+        *((name, ctypes.c_uint32) for name in ("timeout_clocks", "cluster_reciprocal")),
         *((name, ctypes.c_float) for name in ("scale", "eps", "routed_scale")),
     )
 
@@ -164,6 +157,11 @@ def require_repeated(spec: ModelSpec) -> RepeatedLayers:
     layers = repeated_layers(spec)
     assert layers is not None, f"{spec.architecture} has layers that differ"
     return layers
+
+
+def cluster_reciprocal(blocks: int) -> int:
+    """Return the argument by which a kernel of so many blocks divides by its number of clusters."""
+    return 2**32 // (blocks // CLUSTER) + 1
 
 
 def model_arguments(spec: ModelSpec) -> dict[str, int | float]:

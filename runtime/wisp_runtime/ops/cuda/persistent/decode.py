@@ -31,9 +31,11 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
     SHARED_BYTES,
     THREADS,
     WAIT_REASONS,
+    WARPGROUPS,
     Arguments,
     WindowedArguments,
     arguments_type,
+    cluster_reciprocal,
     model_arguments,
 )
 from wisp_runtime.ops.cuda.persistent.context_limit import max_context_tokens
@@ -54,8 +56,9 @@ from wisp_runtime.ops.protocol.weights.storage import NamedWeights
 _OP = "persistent_decode"
 _TILE_TOKENS = 16
 _MIN_BLOCKS = 64
+_PHASES = "QKV or attention", "output", "gate and up", "down"  # of a layer, each after the grid's barrier
 TIMEOUT_CLOCKS = 4_000_000_000
-"""Timeout of every wait: about two seconds; a step takes milliseconds."""
+"""How long the warp of a block that notices a hang waits: about two seconds; a step takes milliseconds."""
 
 
 class PersistentDecode:
@@ -142,7 +145,11 @@ class PersistentDecode:
         return batch.kind is StepKind.DECODE and fits
 
     def __call__(
-        self, batch: Batch, groups: Sequence[tuple[Array, ...]], states: tuple[Array, ...] = ()
+        self,
+        batch: Batch,
+        groups: Sequence[tuple[Array, ...]],
+        states: tuple[Array, ...] = (),
+        layers: int | None = None,
     ) -> Array:
         """Compute one token of each sequence: K and V go to the cache, ``[B, V]`` float32 logits come back.
 
@@ -151,6 +158,7 @@ class PersistentDecode:
             groups: keys and values of the layers that attend, ``[L, P, Hkv, Tb, Dh]``, of a row's bytes if
                 quantized; where only some see all tokens, these are the second group.
             states: recurrent states and inputs of the convolutions of Gated DeltaNet, ``[slots, L, …]``.
+            layers: how many of the first layers to run; None: all.
         """
         rows, spec, arguments, sampled = len(batch.tokens), self._spec, self._arguments, self.sampled()
         width = next(width for width in self._widths if width >= rows)
@@ -170,7 +178,8 @@ class PersistentDecode:
             arguments.states, arguments.conv_inputs = (array.data.ptr for array in states)
             arguments.state_slots = batch.state_slots.data.ptr
         arguments.trace = None if self._trace is None else self._trace.data.ptr
-        arguments.layer_count, arguments.sequences = len(spec.layers), rows
+        arguments.layer_count = len(spec.layers) if layers is None else layers
+        arguments.sequences = rows
         arguments.sampled_rows = 0 if sampled is None else len(sampled)
         arguments.table_width, arguments.kv_blocks = batch.block_tables.shape[1], blocks
         arguments.block_tokens = block_tokens
@@ -214,13 +223,16 @@ class PersistentDecode:
 
     def describe_hang(self) -> str | None:
         """Describe the wait that timed out; None if none did."""
-        reason, block, thread, phase = (int(number) for number in self._hang_report_host)
+        reason, block, phase, seen = (int(number) for number in self._hang_report_host)
         if not reason:
             return None
-        layer, name = divmod(phase - 1, 4)
-        names = ("QKV or attention", "output", "gate and up", "down")
-        where = "the head" if layer >= len(self._spec.layers) else f"layer {max(layer, 0)}, {names[name]}"
-        return f"block {block}, warp {thread // 32} of a decode step waited {WAIT_REASONS[reason]} ({where})"
+        layer, name = divmod(phase - 1, len(_PHASES))
+        where = "the head" if layer >= len(self._spec.layers) else f"layer {layer}, {_PHASES[name]}"
+        waited = f"block {block} of a decode step waited {WAIT_REASONS[reason].format(where=where)}"
+        if reason > 1:
+            return waited
+        expected = WARPGROUPS * self.blocks
+        return f"{waited}, where {seen - (phase - 1) * expected} of {expected} warpgroups had arrived"
 
     def _shared_arguments(self) -> Arguments:
         """Return the arguments that all steps share; allocate the buffers that blocks exchange."""
@@ -241,6 +253,7 @@ class PersistentDecode:
             **{name: array.data.ptr for name, array in (made | fixed).items()},
             hang_report=self.hang_report.ptr,
             timeout_clocks=TIMEOUT_CLOCKS,
+            cluster_reciprocal=cluster_reciprocal(self.blocks),
             known_positions=len(rope.cosines),
             **expert_strides(weights, self._spec),
             **model_arguments(self._spec),
