@@ -111,7 +111,9 @@ class Decoder:
         self._norm = RMSNorm(ops, weights, "norm", spec.final_norm)
         self._head = weights[f"{'embeddings' if spec.ties_embeddings else 'head'}.weight"]
 
-    def forward(self, batch: Batch, cache: ModelCache, probe: Probe | None = None) -> Output:
+    def forward(
+        self, batch: Batch, cache: ModelCache, probe: Probe | None = None, *, layers: int | None = None
+    ) -> Output:
         """Run one step: write the K and V of its tokens to ``cache`` and return logits.
 
         Nobody reads what the last layer leaves of the other rows, so there they end with its attention.
@@ -121,17 +123,19 @@ class Decoder:
             cache: caches of all layers.
             probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]`` on
                 the host; for comparing with another implementation. The last layer then computes every row.
+            layers: how many of the first layers to run; None: all.
         """
+        run = self._layers[:layers]
         wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None
-        is_narrowed = probe is None and not batch.wants_states and self._layers[-1].selects_rows
+        is_narrowed = probe is None and not batch.wants_states and run[-1].selects_rows
         rows = wanted if is_narrowed else None
         spec, x = self.spec, None
         residual = self._scaled(self._ops.embedding(batch.tokens, self._embeddings), spec.embedding_scale)
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(run):
             self._show(probe, index, x, residual)
-            is_last = index + 1 == len(self._layers)
+            is_last = index + 1 == len(run)
             x = layer(x, residual, batch, cache, rows if is_last else None)
-        self._show(probe, len(self._layers), x, residual)
+        self._show(probe, len(run), x, residual)
         states = normed = self._norm(x, residual, rows)
         if rows is not wanted:
             normed = self._ops.gather_rows(normed, wanted)

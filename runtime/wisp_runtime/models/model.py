@@ -35,8 +35,11 @@ class Model(Protocol):
 
     spec: ModelSpec
 
-    def forward(self, batch: Batch, cache: ModelCache) -> Output:
-        """Run one step: write the K and V of its tokens to ``cache`` and return logits."""
+    def forward(self, batch: Batch, cache: ModelCache, *, layers: int | None = None) -> Output:
+        """Run one step: write the K and V of its tokens to ``cache`` and return logits.
+
+        ``layers``: how many of the first layers to run; None: all.
+        """
         ...
 
     @property

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_decoder import OPS, make, of_spec
+from test_decoder import OPS, PLAIN, make, of_spec
 
 from wisp_plan.kv_formats.layers import KvLayers
 from wisp_plan.memory.cache import CacheSizes, one_pool
+from wisp_plan.spec.moe import MoeSpec, RouterSpec
 from wisp_runtime.batch import StepKind
 from wisp_runtime.engine.execution.forward import ForwardPass
 from wisp_runtime.engine.persistent import strategy as strategies
@@ -18,6 +19,7 @@ from wisp_runtime.engine.persistent.strategy import DecodeStrategy, select_strat
 from wisp_runtime.engine.scheduling.plan import Limits
 from wisp_runtime.errors import ConfigError, KernelNotCompiled
 from wisp_runtime.layers.cache import LayerCache, ModelCache, allocate_blocks
+from wisp_runtime.models.load import random_model
 
 NEVER_TIMED = "never timed"
 LIMITS = Limits(one_pool(256, 16), max_step_tokens=64, max_concurrent=40, max_context=2048, vocab=90)
@@ -34,9 +36,10 @@ class Gpu:
 
 class Kernel:
     """A persistent kernel that computes as the model does, and then does ``wrong`` to the logits of a
-    batch."""
+    batch, but for steps of ``right_layers``."""
 
     max_sequences, faster_up_to, max_context_tokens = 32, 64, 1 << 20
+    right_layers = ()
 
     def __init__(self, model, wrong):
         self.model, self.wrong, self.batches = model, wrong, []
@@ -44,18 +47,22 @@ class Kernel:
     def takes(self, batch):
         return batch.kind is StepKind.DECODE and sum(batch.context_lengths_host) <= self.max_context_tokens
 
-    def __call__(self, batch, groups, states):
+    def __call__(self, batch, groups, states, layers=None):
         assert states == ()
         self.batches.append(batch)
-        layers = (
+        caches = (
             LayerCache(
                 tuple(array[layer // len(groups)] for array in groups[group]), group, encoding=encoding
             )
             for layer, encoding in enumerate(self.encodings)
             for group in (layer % len(groups),)
         )
-        cache = ModelCache(16, tuple(layers), groups)
-        return self.wrong(self.model.forward(batch, cache).logits, batch)
+        cache = ModelCache(16, tuple(caches), groups)
+        logits = self.model.forward(batch, cache, layers=layers).logits
+        return logits if layers in self.right_layers else self.wrong(logits, batch)
+
+    def count_experts(self, counts):
+        pass
 
     @property
     def rows(self):
@@ -75,6 +82,17 @@ def noisy(logits, batch):
     return logits + 5.0 * np.random.default_rng(1).standard_normal(logits.shape)
 
 
+def slightly_noisy(logits, batch):
+    random = np.random.default_rng(2)
+    return logits + 2.0 * logits.std() * random.standard_normal(logits.shape)  # a cosine of 0.45
+
+
+def mixture(layers):
+    layer = replace(PLAIN.layers[0], ffn=MoeSpec(RouterSpec(6, 2), inner=64))
+    spec = replace(PLAIN, hidden=128, layers=(layer,) * layers, max_context=LIMITS.max_context)
+    return random_model(spec, OPS)
+
+
 def selected(
     wrong=right,
     why=None,
@@ -85,11 +103,13 @@ def selected(
     kv="bf16",
     faster_up_to=64,
     model=None,
+    right_layers=(),
 ):
     """The strategy, the forward pass that it is for, and the kernel that was tried."""
     model = model or make(max_context=LIMITS.max_context)
     kernel = Kernel(model, wrong)
     kernel.max_context_tokens, kernel.faster_up_to = best_up_to, faster_up_to
+    kernel.right_layers = right_layers
 
     def persistent_kernel(spec, weights, rope, max_sequences, encodings, *, must_be_timed):
         assert max_sequences == limits.max_running
@@ -256,6 +276,27 @@ def test_anything_else_takes_the_general_path_and_says_why(settings, says):
     assert says in strategy.why
     assert forward_pass.persistent is None
     assert strategy.to_dict() == {"decodePath": "general", "why": strategy.why}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({}, ""),
+        ({"wrong": slightly_noisy, "right_layers": (4,)}, ""),  # experts at near-ties, layer after layer
+        ({"wrong": slightly_noisy}, "a step of 1 through 4 layers in the persistent kernel differs"),
+        ({"wrong": noisy, "right_layers": (4,)}, "a step of 1 in the persistent kernel differs"),
+        (
+            {"wrong": lambda logits, _: logits[::-1], "right_layers": (None,)},
+            "a step of 16 through 4 layers in the persistent kernel differs",
+        ),
+    ],
+)
+def test_a_mixture_is_compared_closely_through_its_first_layers_and_roughly_through_all(settings, why):
+    strategy, _, kernel = selected(model=mixture(6), **settings)
+    assert why in strategy.why
+    assert strategy.path == ("general" if why else "persistent")
+    if not why:
+        assert kernel.rows == [1, 16, 32] * 2
 
 
 def test_a_server_that_started_again_after_a_hang_takes_the_general_path_and_says_why(monkeypatch):

@@ -293,7 +293,7 @@ def test_a_persistent_kernel_that_was_never_timed_is_for_those_who_ask_for_it(op
     decode = sys.modules["wisp_runtime.ops.cuda.persistent.decode"]
     monkeypatch.setattr(decode, "weight_format_of", lambda weights, spec: "fp8_block")
     ops.gpu.kernels.get_template.side_effect = KernelNotCompiled("not compiled")
-    spec = shape_spec("qwen3.6-35b-a3b")
+    spec = shape_spec("qwen3-next-80b-a3b")
     made = spec, {}, None, 32, (UNQUANTIZED,) * len(spec.layers)
     reason = ops.persistent_kernel(*made, must_be_timed=True)
     assert "was never timed" in reason

@@ -142,30 +142,31 @@ def variant_widths(weight_format: str, max_sequences: int, *, batch_invariant: b
 def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
     """Return the sequences of a step up to which the kernel is faster than the general path.
 
-    0: never timed, or slower, as Qwen3.6-35B-A3B's in fp8_block: an H200, 1, 8, 16 and 32 sequences of 512
-    tokens, ms as served, 2.49 and 2.51, 4.70 and 4.65, 7.72 and 6.77, 13.1 and 9.65.
+    0: never timed, or slower.
 
-    An H200, Qwen3-30B-A3B, 8, 16 and 32 sequences of 512 tokens, which hit 51, 82 and 111 of 128 experts a
-    layer, ms of the kernel and of the general path: fp8_block 4.97 and 5.62, 7.18 and 7.73, 9.24 and 9.87, as
-    served; bf16 7.28 and 7.51 as served, 10.5 and 11.0, 13.9 and 14.3 of the kernel without the 0.1 that
-    serving adds.
-
-    An H200, 1, 8, 16 and 32 sequences of 512 tokens, ms as served, the kernel and the general path:
-    Qwen3.8-27B in fp8_block 8.62 and 10.8, 9.62 and 12.2, 11.1 and 13.9, 16.8 and 15.8; Qwen3.5-9B in bf16
-    4.45 and 4.54, 4.81 and 5.01, 5.37 and 5.30, 6.29 and 6.15.
+    One H200, sequences of 512 tokens, ms as served of the kernel and of the general path: records
+    ``decode-persistent-*`` and ``decode-general-*`` of tests/bench/records, and docs/decisions/0007 and 0020.
+    Of mixtures Qwen3-30B-A3B is faster up to 32 sequences; Qwen3.6-35B-A3B up to 8 in fp8_block, gpt-oss at 1
+    in MXFP4; of hybrids Qwen3.8-27B in fp8_block and Qwen3.5-9B in bf16 up to 16.
 
     An H200, Llama-3-8B, 64 sequences of 608 tokens, ms as served, the kernel and the general path: bf16 6.15
     and 5.99, fp8 5.16 and 5.77, fp8_block 5.99 and 5.67, int4 5.79 and 5.13, mxfp4 5.62 and 5.15, nvfp4 5.74
     and 5.26.
     """
-    mixtures, delta_nets = spec.ffns(MoeSpec), spec.mixers(DeltaNetSpec)
-    if mixtures:
-        has_sinks = any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec))
-        was_timed = not delta_nets and not has_sinks and all(ffn.shared is None for ffn in mixtures)
-        return MAX_MOE_SEQUENCES if was_timed else 0
-    if delta_nets:
+    if mixtures := spec.ffns(MoeSpec):
+        return _faster_mixture_up_to(weight_format, spec, mixtures[0])
+    if spec.mixers(DeltaNetSpec):
         return _FASTER_UP_TO_OF_HYBRIDS
     return MAX_SEQUENCES if weight_format == "fp8" else 32
+
+
+def _faster_mixture_up_to(weight_format: str, spec: ModelSpec, mixture: MoeSpec) -> int:
+    if spec.mixers(DeltaNetSpec):
+        was_timed = weight_format == "fp8_block" and mixture.router.experts == 256
+        return 8 if was_timed else 0
+    if any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec)):
+        return 1 if weight_format == "bf16:mxfp4_fields" else 0
+    return MAX_MOE_SEQUENCES if mixture.shared is None else 0
 
 
 def parallel_splits(sequences: int, kv_heads: int, blocks: int) -> int:
