@@ -231,5 +231,5 @@ def test_a_block_that_never_arrives_ends_the_step_in_a_named_reason(device, tmp_
     began_s = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     print(f"{time.monotonic() - began_s:.1f} s: {done.stdout.strip()}")
-    assert "at the grid's barrier before layer 1, down, where 262 of 264 warpgroups had arrived" in done.stdout
+    assert "at the grid's barrier before layer 1, down, where 262 of 264 warpgroups had" in done.stdout
     assert "--decode-path general" in done.stdout

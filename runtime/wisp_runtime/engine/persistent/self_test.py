@@ -39,10 +39,10 @@ _STEP_TOKENS = 512
 _MIN_COSINE = 0.99
 """Bound of the cosine between the logits of the two paths; bf16 alone leaves 0.999 with random weights."""
 _FIRST_LAYERS, _MIN_FIRST_MIXTURE_COSINE, _MIN_MIXTURE_COSINE = 4, 0.85, 0.1
-"""Of mixtures of experts: first layers, a whole period of those of two kinds, and bounds of their cosine and of
-that of all layers. Where two experts of a token are nearly equal, the paths, which round in other places, choose
-either, and each layer then adds a few hundredths: of 40 with random weights 0.15 to 0.8 is left. A row of another
-sequence has 0."""
+"""Of mixtures of experts: first layers, a whole period of those of two kinds, and bounds of their cosine and
+of that of all layers. Where two experts of a token are nearly equal, the paths, which round in other places,
+choose either, and each layer then adds a few hundredths: of 40 with random weights 0.15 to 0.8 is left. A row
+of another sequence has 0."""
 _ARRAYS = ("tokens", "positions", "query_starts", "context_lengths", "logit_rows")
 _GROUP_ARRAYS = ("slots", "block_tables")
 
