@@ -253,13 +253,18 @@ class EmulatedStep:
             context_lengths_host=tuple(batch.context_lengths[rows].tolist()),
         )
 
-    def general(self, batch: Batch) -> np.ndarray:
+    def general(self, batch: Batch, layers: int | None = None) -> np.ndarray:
         """Compute the step by the general path, rows of padding left out; K and V go to the CPU's cache."""
         live = self.rows(batch, np.flatnonzero(batch.context_lengths))
-        return self.model.forward(live, self.cache).logits.copy()
+        return self.model.forward(live, self.cache, layers=layers).logits.copy()
 
     def launch(
-        self, batch: Batch, seed: int, timeout: int = 3_000_000, parallel_splits: int = 1
+        self,
+        batch: Batch,
+        seed: int,
+        timeout: int = 3_000_000,
+        parallel_splits: int = 1,
+        layers: int | None = None,
     ) -> np.ndarray:
         """Compute the step on the emulated GPU; new keys and values go to its own cache."""
         rows, spec, sizes = len(batch.tokens), self.spec, dict[str, int]()
@@ -296,7 +301,7 @@ class EmulatedStep:
             **{name: array.ctypes.data for name, array in arrays.items()},
             timeout_clocks=timeout,
             cluster_reciprocal=cluster_reciprocal(self.blocks),
-            layer_count=len(spec.layers),
+            layer_count=len(spec.layers) if layers is None else layers,
             sequences=rows,
             table_width=batch.block_tables.shape[1],
             kv_blocks=self.cache.blocks,

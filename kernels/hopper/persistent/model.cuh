@@ -191,6 +191,7 @@ struct Args {
   unsigned long long* expert_counts;  // [L, 2, E]: sequences that chose each, steps that read it; or null
   long long gate_up_stride, down_stride;  // bytes from an expert's packed matrix to the next one's
   int layer_count, vocab, sequences, sampled_rows, table_width, kv_blocks, block_tokens, known_positions;
+  int state_layers;     // of Gated DeltaNet: layer_count may be less than the model's
   int window;           // tokens that a query sees, its own included
   int parallel_splits;  // splits of a sequence that blocks are there for; 1: its context alone decides
   unsigned timeout_clocks;

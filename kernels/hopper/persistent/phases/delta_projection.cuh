@@ -98,8 +98,7 @@ class Convolution {
   }
   // The oldest input; the others lie kConvRows apart.
   static __device__ __forceinline__ uint16_t* place(const Compute& c, int row, int slot) {
-    const int layers = c.args.layer_count - c.args.layer_count / kPeriod;
-    const int64_t at = static_cast<int64_t>(slot) * layers + index_of_kind(c.layer);
+    const int64_t at = static_cast<int64_t>(slot) * c.args.state_layers + index_of_kind(c.layer);
     return reinterpret_cast<uint16_t*>(c.args.conv_inputs) + at * ((kConvInputs - 1) * kConvRows) + row;
   }
   // Zeros of a sequence that begins.

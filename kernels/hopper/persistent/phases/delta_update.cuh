@@ -60,8 +60,7 @@ class DeltaUpdate {
     return args.state_slots[unit / kDeltaHeads];
   }
   static __device__ __forceinline__ float* state_of(const Args& args, int layer, int unit) {
-    const int layers = args.layer_count - args.layer_count / kPeriod;
-    const int64_t of_layer = static_cast<int64_t>(slot_of(args, unit)) * layers + layer;
+    const int64_t of_layer = static_cast<int64_t>(slot_of(args, unit)) * args.state_layers + layer;
     return args.states + (of_layer * kDeltaHeads + unit % kDeltaHeads) * (kDeltaSize * kDeltaSize);
   }
 

@@ -14,7 +14,7 @@ from itertools import product
 import numpy as np
 
 from wisp_plan.memory.cache import CacheSizes
-from wisp_plan.spec.model import ModelSpec
+from wisp_plan.spec.model import ModelSpec, repeated_layers
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.batch import Array, Batch
 from wisp_runtime.engine.cache.blocks import blocks_for
@@ -38,9 +38,9 @@ _STEP_TOKENS = 512
 """Tokens of the prompts' steps: their part of the workspace is taken anew by the largest step."""
 _MIN_COSINE = 0.99
 """Bound of the cosine between the logits of the two paths; bf16 alone leaves 0.999 with random weights."""
-_FIRST_LAYERS, _MIN_FIRST_MIXTURE_COSINE, _MIN_MIXTURE_COSINE = 4, 0.85, 0.1
-"""Of mixtures of experts: first layers, a whole period of those of two kinds, and bounds of their cosine and
-of that of all layers. Where two experts of a token are nearly equal, the paths, which round in other places,
+_MIN_FIRST_LAYERS, _MIN_FIRST_COSINE, _MIN_MIXTURE_COSINE = 2, 0.8, 0.1
+"""Of mixtures of experts: first layers, or a period of those of two kinds, and bounds of their cosine and of
+that of all layers. Where two experts of a token are nearly equal, the paths, which round in other places,
 choose either, and each layer then adds a few hundredths: of 40 with random weights 0.15 to 0.8 is left. A row
 of another sequence has 0."""
 _ARRAYS = ("tokens", "positions", "query_starts", "context_lengths", "logit_rows")
@@ -86,7 +86,10 @@ def _bounds(spec: ModelSpec) -> list[tuple[int | None, float]]:
     """Return layers to run, None for all, and the least cosine that they may leave."""
     if not spec.ffns(MoeSpec):
         return [(None, _MIN_COSINE)]
-    return [(min(_FIRST_LAYERS, len(spec.layers)), _MIN_FIRST_MIXTURE_COSINE), (None, _MIN_MIXTURE_COSINE)]
+    repeated = repeated_layers(spec)
+    period = max(repeated.period, repeated.window_period) if repeated else 1
+    first = min(max(_MIN_FIRST_LAYERS, period), len(spec.layers))
+    return [(first, _MIN_FIRST_COSINE), (None, _MIN_MIXTURE_COSINE)]
 
 
 class _States:

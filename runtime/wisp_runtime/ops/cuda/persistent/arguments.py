@@ -71,7 +71,7 @@ DELTA_DTYPES = ("bfloat16", "bfloat16", "float32", "float32", "float32")
 
 _COUNTS = (
     *("layer_count", "vocab", "sequences", "sampled_rows", "table_width", "kv_blocks", "block_tokens"),
-    *("known_positions", "window", "parallel_splits"),
+    *("known_positions", "state_layers", "window", "parallel_splits"),
 )
 
 
@@ -166,8 +166,10 @@ def cluster_reciprocal(blocks: int) -> int:
 
 def model_arguments(spec: ModelSpec) -> dict[str, int | float]:
     """Return the arguments that depend on the model alone."""
-    attention, ffn, norms, *_ = require_repeated(spec)
+    layers = require_repeated(spec)
+    attention, ffn, norms, *_ = layers
     return {
+        "state_layers": sum(map(layers.is_delta_net, range(len(spec.layers)))),
         "window": attention.window or _SEES_ALL,
         "vocab": spec.vocab,
         "scale": attention.score_scale * math.log2(math.e),
