@@ -136,8 +136,8 @@ __device__ __forceinline__ void gather_row_scales(SharedStorage<S>& storage, con
 #pragma unroll 1
   for (int sequence = first * 8 + row; sequence - row < args.sequences; sequence += step * 8) {
     const float* const sums = args.square_sums + sequence * kMaxBlocks + quarter * 2;
-    const int count =
-        sequence < args.sequences ? static_cast<int>(gridDim.x) - quarter * 2 : 0;  // even, from `sums` on
+    // Sums that there are from the lane's first on: pairs, as clusters have two blocks.
+    const int count = sequence < args.sequences ? static_cast<int>(gridDim.x) - quarter * 2 : 0;
     float2 parts[kLoads];
 #pragma unroll
     for (int i = 0; i < kLoads; i++) {
