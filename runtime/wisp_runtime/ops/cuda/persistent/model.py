@@ -146,8 +146,8 @@ def faster_up_to(weight_format: str, spec: ModelSpec) -> int:
 
     One H200, sequences of 512 tokens, ms as served of the kernel and of the general path: records
     ``decode-persistent-*`` and ``decode-general-*`` of tests/bench/records, and docs/decisions/0007 and 0020.
-    Of mixtures Qwen3-30B-A3B is faster up to 32 sequences; Qwen3.6-35B-A3B up to 8 in fp8_block, gpt-oss at 1
-    in MXFP4; of hybrids Qwen3.8-27B in fp8_block and Qwen3.5-9B in bf16 up to 16.
+    Of mixtures Qwen3-30B-A3B is faster up to 32 sequences; Qwen3.6-35B-A3B up to 8 in fp8_block, gpt-oss up
+    to 2 in MXFP4; of hybrids Qwen3.8-27B in fp8_block and Qwen3.5-9B in bf16 up to 16.
 
     An H200, Llama-3-8B, 64 sequences of 608 tokens, ms as served, the kernel and the general path: bf16 6.15
     and 5.99, fp8 5.16 and 5.77, fp8_block 5.99 and 5.67, int4 5.79 and 5.13, mxfp4 5.62 and 5.15, nvfp4 5.74
@@ -165,7 +165,7 @@ def _faster_mixture_up_to(weight_format: str, spec: ModelSpec, mixture: MoeSpec)
         was_timed = weight_format == "fp8_block" and mixture.router.experts == 256
         return 8 if was_timed else 0
     if any(mixer.has_sinks for mixer in spec.mixers(AttentionSpec)):
-        return 1 if weight_format == "bf16:mxfp4_fields" else 0
+        return 2 if weight_format == "bf16:mxfp4_fields" else 0
     return MAX_MOE_SEQUENCES if mixture.shared is None else 0
 
 
