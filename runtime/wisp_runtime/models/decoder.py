@@ -123,7 +123,7 @@ class Decoder:
             cache: caches of all layers.
             probe: called with 0 and the embeddings, then with l and the stream after layer l, ``[N, D]`` on
                 the host; for comparing with another implementation. The last layer then computes every row.
-            layers: how many of the first layers to run; None: all.
+            layers: number of the first layers that run; None: all.
         """
         run = self._layers[:layers]
         wanted = batch.logit_rows if len(batch.logit_rows) < len(batch.tokens) else None

@@ -38,7 +38,7 @@ class Model(Protocol):
     def forward(self, batch: Batch, cache: ModelCache, *, layers: int | None = None) -> Output:
         """Run one step: write the K and V of its tokens to ``cache`` and return logits.
 
-        ``layers``: how many of the first layers to run; None: all.
+        ``layers``: number of the first layers that run; None: all.
         """
         ...
 

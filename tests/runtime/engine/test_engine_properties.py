@@ -41,16 +41,18 @@ def caches(draw, max_concurrent):
 
 @st.composite
 def limits(draw, caches=caches):
-    max_concurrent = draw(st.integers(1, 6))
+    max_concurrent, is_deterministic = draw(st.integers(1, 6)), draw(st.booleans())
+    cache = draw(caches(max_concurrent))
+    least = cache.stride if is_deterministic and cache.states else 1  # FitRequest refuses steps of less
     return Limits(
-        cache=draw(caches(max_concurrent)),
-        max_step_tokens=draw(st.integers(1, 24)),
+        cache=cache,
+        max_step_tokens=draw(st.integers(least, 24)),
         max_concurrent=max_concurrent,
         max_context=MAX_CONTEXT,
         vocab=VOCAB,
         eos=frozenset({EOS}),
         reuses_prefixes=draw(st.booleans()),
-        separate_prefill_decode=draw(st.booleans()),
+        separate_prefill_decode=is_deterministic,
         mixed_step_tokens=draw(st.none() | st.integers(1, 24)),
         max_waiting=draw(st.sampled_from([2, 1000])),
         target_per_token_s=draw(st.sampled_from([None, 0.0001, 0.01])),

@@ -127,9 +127,7 @@ class ChunkReader {
   }
 
  private:
-  __device__ __forceinline__ void wait() {
-    mbarrier_wait(full_ + place_.index * 8, place_.parity);
-  }
+  __device__ __forceinline__ void wait() { mbarrier_wait(full_ + place_.index * 8, place_.parity); }
   __device__ __forceinline__ void hold(int chunk) {
 #pragma unroll 1
     while (held_ < chunk) {

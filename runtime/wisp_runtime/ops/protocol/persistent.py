@@ -50,6 +50,6 @@ class PersistentKernel(Protocol):
         Args:
             groups: keys and values of each paged group, ``[L, P, Hkv, Tb, Dh]``.
             states: recurrent states of all layers that have one, ``[slots, L, …]``; updated in place.
-            layers: how many of the first layers to run; None: all.
+            layers: number of the first layers that run; None: all.
         """
         ...

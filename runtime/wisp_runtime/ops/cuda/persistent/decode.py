@@ -158,7 +158,7 @@ class PersistentDecode:
             groups: keys and values of the layers that attend, ``[L, P, Hkv, Tb, Dh]``, of a row's bytes if
                 quantized; where only some see all tokens, these are the second group.
             states: recurrent states and inputs of the convolutions of Gated DeltaNet, ``[slots, L, …]``.
-            layers: how many of the first layers to run; None: all.
+            layers: number of the first layers that run; None: all.
         """
         rows, spec, arguments, sampled = len(batch.tokens), self._spec, self._arguments, self.sampled()
         width = next(width for width in self._widths if width >= rows)
