@@ -21,7 +21,7 @@ from emulated_step import SOURCE, EmulatedStep, small
 from spec_changes import changed
 
 from wisp_runtime.batch import Batch
-from wisp_runtime.ops.cuda.persistent.arguments import WAIT_REASONS
+from wisp_runtime.ops.cuda.persistent.arguments import AT_GRID_BARRIER
 
 pytestmark = needs_compiler
 
@@ -173,9 +173,38 @@ def test_a_block_that_never_arrives_ends_the_step_with_a_report() -> None:
     with pytest.raises(DidNotEnd, match="trap"):
         step.launch(step.batch([20]), seed=1, timeout=50_000)
     reason, _, phase, seen = step.hang_report
-    assert WAIT_REASONS[reason] == WAIT_REASONS[1]
+    assert reason == AT_GRID_BARRIER
     assert phase == 8
     assert seen == 8 * 2 * blocks - 2
+
+
+HUNG = {  # part of the kernel, what stands there, and instead of it; the reason of the report
+    "activations that nobody takes": (
+        "compute",
+        "if (lane() == 0) mbarrier_arrive(activations_empty + read.index * 8, kKStep);",
+        "",
+        2,
+    ),
+    "a warp that does not end": (
+        "step",
+        "rank, role).run_step();\n      mbarrier_arrive(ended);",
+        "rank, role).run_step();",
+        3,
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HUNG)
+def test_a_hang_elsewhere_ends_the_step_with_a_report_too(what: str, tmp_path: Path) -> None:
+    shutil.copytree(SOURCE.parent, tmp_path, dirs_exist_ok=True)
+    part, text, without, expected = HUNG[what]
+    file = tmp_path / f"{part}.cuh"
+    assert text in file.read_text()
+    file.write_text(file.read_text().replace(text, without))
+    step = step_of("heads of 64", source=tmp_path / SOURCE.name, inner=LONGER_THAN_PIPELINES)
+    with pytest.raises(DidNotEnd, match="trap"):
+        step.launch(step.batch([20]), seed=1, timeout=50_000)
+    assert step.hang_report[0] == expected
 
 
 NOTHING = ("compute", "", "")

@@ -1,8 +1,8 @@
-// hang_detector.cuh: how a step that would never end is noticed: the warp that copies activations has waited too long.
+// hang_detector.cuh: how a step that would never end is noticed: a warp that copies activations has waited too long.
 //
-// It is the last of a block that goes on: wherever another warp hangs, activations are not taken, a block never arrives
-// at the grid's barrier, or the step does not end. All other waits are without a limit: what a wait does when it is
-// late stands in the middle of the loop, and code is what a step of few sequences waits for
+// It comes last: whichever other warp hangs, activations are not taken, a block never arrives at the grid's barrier, or
+// not all warps of a block end the step. All other waits are without a limit (spin_until, mbarrier_wait): what a wait
+// does when it is late stands in the middle of the loop, and code is what a step of few sequences waits for
 // (docs/decisions/0007-one-launch-a-step.md).
 #pragma once
 

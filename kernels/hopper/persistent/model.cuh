@@ -195,7 +195,7 @@ struct Args {
   int window;           // tokens that a query sees, its own included
   int parallel_splits;  // splits of a sequence that blocks are there for; 1: its context alone decides
   unsigned timeout_clocks;
-  unsigned cluster_reciprocal;  // 2^32 / clusters, rounded up
+  unsigned cluster_reciprocal;  // 2^32 / clusters, whole, + 1
   float scale;                  // of the scores, times log2(e)
   float eps;
   float routed_scale;       // factor of the experts' weights

@@ -61,12 +61,11 @@ struct StorageOf : P::template Storage<N> {};
 
 enum class Part { kBeforeLayers, kLayer, kAfterLayers };
 
-// The position of a phase: its list, its index there, the grid's barriers before it in the list, and whether one is
-// right before it.
-template <Part kListPart, int kIndexInList, int kBarriersInList, bool kIsAfterBarrier>
+// The position of a phase: its list, its index there, and whether the grid's barrier is right before it.
+template <Part kListPart, int kIndexInList, bool kIsAfterBarrier>
 struct Position {
   static constexpr Part kPart = kListPart;
-  static constexpr int kIndex = kIndexInList, kBarriersBefore = kBarriersInList;
+  static constexpr int kIndex = kIndexInList;
   static constexpr bool kStartsAtBarrier = kIsAfterBarrier;
 };
 
@@ -97,7 +96,7 @@ struct Phases {
   // Call `role.template run<P, Position>()` for each phase, in order.
   template <Part kPart, class Role>
   static __device__ __forceinline__ void visit(Role& role) {
-    visit_rest<Position<kPart, 0, 0, kPart != Part::kBeforeLayers>, Role, P...>(role);
+    visit_rest<Position<kPart, 0, kPart != Part::kBeforeLayers>, Role, P...>(role);
   }
 
  private:
@@ -105,8 +104,7 @@ struct Phases {
   static __device__ __forceinline__ void visit_rest(Role& role) {
     role.template run<First, At>();
     if constexpr (sizeof...(Rest) > 0) {
-      using Next =
-          Position<At::kPart, At::kIndex + 1, At::kBarriersBefore + First::kEndsAtBarrier, First::kEndsAtBarrier>;
+      using Next = Position<At::kPart, At::kIndex + 1, First::kEndsAtBarrier>;
       visit_rest<Next, Role, Rest...>(role);
     } else {
       static_assert(First::kEndsAtBarrier || At::kPart == Part::kAfterLayers, "a list ends at the grid's barrier");
@@ -132,10 +130,4 @@ struct Step {
   static constexpr bool kReadsF16 = Layer::kReadsF16 || After::kReadsF16;
 
   struct Storage : Before::template Storage<kN>, Layer::template Storage<kN>, After::template Storage<kN> {};
-
-  // A phase's number: how often the grid's barrier is passed before it.
-  template <class At>
-  static __device__ __forceinline__ int phase_number(int layer) {
-    return Before::kBarriers + layer * Layer::kBarriers + At::kBarriersBefore;
-  }
 };

@@ -77,7 +77,8 @@ struct SharedStorage {
   uint64_t stage_full[kWarpgroups][Layout::kStages], stage_empty[kWarpgroups][Layout::kStages];
   uint64_t activations_full[Layout::kActivationStages], activations_empty[Layout::kActivationStages];
   uint64_t exchanged[kWarpgroups][2], reduced[kWarpgroups][2];
-  uint64_t planned, scaled, ended;
+  uint64_t planned, scaled;
+  uint64_t ended;            // by all warps but those that copy activations
   unsigned barriers_passed;  // of the grid, by this block
   alignas(16) unsigned char block_scales[kWarpgroups][S::kHasBlockScales ? Layout::kStages : 1]
                                         [S::kHasBlockScales ? kStageBlockScaleBytes : 1];

@@ -43,7 +43,7 @@ __device__ __forceinline__ void init_barriers(SharedStorage<S>& storage) {
   }
   mbarrier_init(shared_address(&storage.planned), 32);
   mbarrier_init(shared_address(&storage.scaled), 1);
-  mbarrier_init(shared_address(&storage.ended), kComputeThreads);
+  mbarrier_init(shared_address(&storage.ended), kComputeThreads + 32 * (kWarpgroups + Layout::kHasRowScaleWarp));
   Initialization<S> of_phases{storage};
   S::Layer::template visit<Part::kLayer>(of_phases);
   storage.barriers_passed = 0;
@@ -72,6 +72,7 @@ __device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args
   extern __shared__ __align__(1024) unsigned char shared[];
   SharedStorage<S>& storage = *reinterpret_cast<SharedStorage<S>*>(shared + Layout::kStorage);
   const int rank = blockIdx.x % 2, warp = threadIdx.x / 32;
+  const uint32_t ended = shared_address(&storage.ended);
   if (threadIdx.x == 0) init_barriers(storage);
   sync_cluster();
 
@@ -85,12 +86,13 @@ __device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args
     }
     sync_compute();
     Compute<S>(args, shared, storage, rank).run_step();
-    mbarrier_arrive(shared_address(&storage.ended));
+    mbarrier_arrive(ended);
   } else {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     const int role = warp - kComputeThreads / 32;
     if (role < kWarpgroups) {  // weights depend on no kernel before this one
       MemoryStream<S>(args, shared, storage, maps, rank, role).run_step();
+      mbarrier_arrive(ended);
     } else if (role < kWarpgroups + Layout::kCopyWarps) {
       pdl_wait();
       ActivationStream<S> stream(args, shared, storage, rank, role - kWarpgroups);
@@ -99,6 +101,7 @@ __device__ __forceinline__ void run_step(const CacheMaps& maps, const Args& args
     } else if (Layout::kHasRowScaleWarp) {
       pdl_wait();
       RowScaleWarp<S>{args, storage}.run_step();
+      mbarrier_arrive(ended);
     }
   }
   __syncwarp();

@@ -6,6 +6,7 @@ cosines are compared. In deterministic mode a request's own numbers must not dep
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -231,5 +232,7 @@ def test_a_block_that_never_arrives_ends_the_step_in_a_named_reason(device, tmp_
     began_s = time.monotonic()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     print(f"{time.monotonic() - began_s:.1f} s: {done.stdout.strip()}")
-    assert "at the grid's barrier before layer 1, down, where 262 of 264 warpgroups had" in done.stdout
+    said = "at the grid's barrier before layer 1, down, where "
+    arrived, expected = re.search(said + r"(\d+) of (\d+) warpgroups had arrived", done.stdout).groups()
+    assert int(arrived) == int(expected) - 2
     assert "--decode-path general" in done.stdout

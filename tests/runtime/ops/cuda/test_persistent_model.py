@@ -5,11 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from spec_changes import attention_of, changed
 
 from wisp_plan.kv_formats.fp8 import FP8
-from wisp_plan.memory.buffers.persistent import LAYER_WORDS, exchanged, layer_words, persistent
+from wisp_plan.memory.buffers.persistent import (
+    LAYER_WORDS,
+    MAX_BLOCKS,
+    exchanged,
+    layer_words,
+    persistent,
+)
 from wisp_plan.memory.buffers.persistent import layer_table as layer_table_buffer
 from wisp_plan.memory.ledger import LedgerOptions, step_of
 from wisp_plan.presets import SHAPES, shape_spec
@@ -22,6 +29,8 @@ from wisp_runtime.cli.kernels import KV_FORMATS as CHOICES
 from wisp_runtime.ops.cuda.device.catalogue import Catalogue
 from wisp_runtime.ops.cuda.device.manifest import Source
 from wisp_runtime.ops.cuda.persistent.arguments import (
+    CLUSTER,
+    cluster_reciprocal,
     delta_weights,
     layer_table,
     layer_weights,
@@ -358,3 +367,15 @@ def test_a_shared_expert_has_a_gate_in_the_table_a_logit_and_rows_of_activations
     shapes = {buffer.name: buffer.shape for buffer in exchanged(spec, 32)}
     assert shapes["step.router_logits"] == (64, 257)
     assert shapes["step.gated"] == (32 * 9, 512)
+
+
+def test_clusters_divide_by_a_multiplication():
+    tiles = np.arange(1 << 16, dtype=np.uint64)
+    for clusters in range(2, MAX_BLOCKS // CLUSTER + 1):
+        reciprocal = cluster_reciprocal(clusters * CLUSTER)
+        assert 0 < reciprocal < 1 << 32
+        for cluster in (1, clusters // 2, clusters):  # the largest operand of over_clusters: all tiles' end
+            number = tiles * np.uint64(cluster)
+            assert np.array_equal(
+                number * np.uint64(reciprocal) >> np.uint64(32), number // np.uint64(clusters)
+            )

@@ -23,12 +23,13 @@ WIDTHS, MAX_MARKS = BATCH_SIZES, 2048
 THREADS, SHARED_BYTES, CLUSTER = 384, 232448, 2
 WARPGROUPS = 2  # of a block, that compute: each arrives at the grid's barrier
 
+AT_GRID_BARRIER = 1
 WAIT_REASONS = {
-    1: "at the grid's barrier before {where}",
+    AT_GRID_BARRIER: "at the grid's barrier before {where}",
     2: "for activations to be taken, in {where}",
     3: "for its warps to end the step",
 }
-"""``WaitReason`` of ``hang_detector.cuh``, of which the first knows how many had arrived."""
+"""``WaitReason`` of ``hang_detector.cuh``; a report of the first has how many had arrived."""
 
 _POINTERS = (
     *("layers", "embeddings", "head", "final_norm", "pre_rope_qkv", "projected"),
@@ -160,8 +161,10 @@ def require_repeated(spec: ModelSpec) -> RepeatedLayers:
 
 
 def cluster_reciprocal(blocks: int) -> int:
-    """Return the argument by which a kernel of so many blocks divides by its number of clusters."""
-    return 2**32 // (blocks // CLUSTER) + 1
+    """Return the argument by which a kernel of so many blocks, four or more, divides by its clusters."""
+    clusters = blocks // CLUSTER
+    assert clusters > 1, "2^32 does not fit"
+    return 2**32 // clusters + 1
 
 
 def model_arguments(spec: ModelSpec) -> dict[str, int | float]:

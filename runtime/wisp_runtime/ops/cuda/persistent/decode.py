@@ -26,6 +26,7 @@ from wisp_runtime.ops.cuda.device.driver import FAULT_REPORTERS
 from wisp_runtime.ops.cuda.device.gpu import Gpu, tensor_map_2d
 from wisp_runtime.ops.cuda.device.kernels import Kernel
 from wisp_runtime.ops.cuda.persistent.arguments import (
+    AT_GRID_BARRIER,
     CLUSTER,
     MAX_MARKS,
     SHARED_BYTES,
@@ -227,9 +228,10 @@ class PersistentDecode:
         if not reason:
             return None
         layer, name = divmod(phase - 1, len(_PHASES))
-        where = "the head" if layer >= len(self._spec.layers) else f"layer {layer}, {_PHASES[name]}"
+        is_head = layer >= self._arguments.layer_count
+        where = "the head" if is_head else f"layer {layer}, {_PHASES[name]}"
         waited = f"block {block} of a decode step waited {WAIT_REASONS[reason].format(where=where)}"
-        if reason > 1:
+        if reason != AT_GRID_BARRIER:
             return waited
         expected = WARPGROUPS * self.blocks
         return f"{waited}, where {seen - (phase - 1) * expected} of {expected} warpgroups had arrived"
