@@ -9,12 +9,17 @@
 #include "copy/async_copy.cuh"
 #include "hang_detector.cuh"
 #include "math/reduce.cuh"
+#include "polled.cuh"
 #include "shared_storage.cuh"
+#include "sync/mbarrier.cuh"
 
-__device__ __forceinline__ unsigned load_barriers_passed(uint32_t passed) {
-  unsigned count;
-  asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(count) : "r"(passed) : "memory");
-  return count;
+// Wait until the block has passed the grid's barrier so often; `passed`: the address of its barriers_passed.
+__device__ __forceinline__ void wait_until_passed(uint32_t passed, unsigned barriers) {
+  spin_until([&] {
+    unsigned count;
+    asm volatile("ld.acquire.cta.shared::cta.u32 %0, [%1];" : "=r"(count) : "r"(passed) : "memory");
+    return count >= barriers;
+  });
 }
 
 // Activations take another way than weights: the copy engine serves in order, so behind a full pipeline they would wait
@@ -59,7 +64,7 @@ struct ActivationStream {
   __device__ __forceinline__ void pass_barrier() {
     phase++;
     if (part > 0) {
-      spin_until([&] { return load_barriers_passed(passed) >= phase; });
+      wait_until_passed(passed, phase);
       return;
     }
     const unsigned wanted = phase * gridDim.x * kWarpgroups;
@@ -146,9 +151,7 @@ __device__ __forceinline__ void gather_row_scales(SharedStorage<S>& storage, con
     float even = 0.f, odd = 0.f;
 #pragma unroll
     for (int i = 0; i < kLoads; i++) even += parts[i].x, odd += parts[i].y;
-    float sum = even + odd;
-#pragma unroll
-    for (int distance = 1; distance < 4; distance *= 2) sum += __shfl_xor_sync(kWholeWarp, sum, distance);
+    const float sum = warp_sum<4>(even + odd);
     if (quarter > 0) continue;
     float scale = rsqrtf(sum / kHidden + args.eps);
     if constexpr (S::kReadsF16) {
@@ -175,7 +178,7 @@ struct RowScaleWarp {
       for (unsigned left = layer < args.layer_count ? S::Layer::kRowScalePhases : S::After::kRowScalePhases; left > 0;
            left &= left - 1) {
         const unsigned phase = first + __ffs(left) - 1;
-        spin_until([&] { return load_barriers_passed(passed) >= phase; });
+        wait_until_passed(passed, phase);
         gather_row_scales(storage, args, 0, 1);
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(scaled);

@@ -165,8 +165,7 @@ struct Compute {
     if constexpr (!Layout::kHasRowScaleWarp) {
       if (scaled_phase == phase) return;
       scaled_phase = phase;
-      const uint32_t passed = shared_address(&storage.barriers_passed);
-      spin_until([&] { return load_barriers_passed(passed) >= phase; });
+      wait_until_passed(shared_address(&storage.barriers_passed), phase);
       sync_compute();
       gather_row_scales(storage, args, threadIdx.x / 32, kComputeThreads / 32);
       sync_compute();

@@ -7,32 +7,12 @@
 #pragma once
 
 #include "model.cuh"
-#include "sync/mbarrier.cuh"
 
 enum WaitReason : int {  // ops/cuda/persistent/ has a sentence for each
   kGridBarrier = 1,
   kActivationsTaken,
   kStepEnd,
 };
-
-template <class Ready>
-__device__ __forceinline__ void spin_until(Ready ready) {
-  while (!ready()) {
-  }
-}
-
-// Whether a phase of an mbarrier is over; may take a while where it is not.
-__device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint32_t parity) {
-  uint32_t is_over;
-  asm volatile(
-      "{\n.reg .pred over;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
-      "selp.b32 %0, 1, 0, over;\n}"
-      : "=r"(is_over)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return is_over != 0;
-}
 
 struct HangDetector {
   HangReport* report;

@@ -1,7 +1,14 @@
-// polled.cuh: floats that come from other blocks without a barrier: each shows by itself whether it has been written.
+// polled.cuh: waits without a limit (hang_detector.cuh says why), and floats that come from other blocks without a
+// barrier: each shows by itself whether it has been written.
 #pragma once
 
 #include "model.cuh"
+
+template <class Ready>
+__device__ __forceinline__ void spin_until(Ready ready) {
+  while (!ready()) {
+  }
+}
 
 __device__ __forceinline__ bool is_written(float& value, const float* from) {
   unsigned bits;

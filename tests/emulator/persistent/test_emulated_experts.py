@@ -225,8 +225,8 @@ FORGOTTEN = {  # part of the kernel, what waits, what stands there instead
     "to make logits unwritten": ("router", "store(c, c.layer + 1, sequence, row, kNotYet);", ""),
     "the residual": (
         "router",
-        "spin_until([&] { return load_barriers_passed(passed) >= c.phase; }",
-        "spin_until([&] { return true; }",
+        "wait_until_passed(passed, c.phase);",
+        "",
     ),
     "activations of an expert": (
         "gated_chunks",

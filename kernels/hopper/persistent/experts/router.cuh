@@ -124,7 +124,7 @@ struct Router : Phase {
       for (int own = 0; own < kOwn; own++) {
         if (own == 0 || expert + own * gridDim.x < kAllExperts) load_expert(weights[own], c, expert + own * gridDim.x);
       }
-      spin_until([&] { return load_barriers_passed(passed) >= c.phase; });
+      wait_until_passed(passed, c.phase);
 #pragma unroll 1
       for (int first = threadIdx.x / 32; first < c.args.sequences; first += kTogether * kWarps) {
 #pragma unroll

@@ -3,7 +3,6 @@
 // A warp takes one head at a time; lane l has channels l + 32 j. RoPE pairs channel c of the first R with c + R / 2.
 #pragma once
 
-#include "../hang_detector.cuh"
 #include "../polled.cuh"
 #include "math/reduce.cuh"
 #include "tile_scheduler.cuh"

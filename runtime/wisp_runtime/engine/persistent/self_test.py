@@ -63,7 +63,8 @@ def compare_logits(
     states = _States(cache, len(sequences))
     is_mixture = bool(model.spec.ffns(MoeSpec))
     widths = sorted({min(width, len(sequences)) for width in _WIDTHS})
-    for (layers, min_cosine), rows in product(_bounds(model.spec), widths):
+    bounds = _mixture_bounds(model.spec) if is_mixture else [(None, _MIN_COSINE)]
+    for (layers, min_cosine), rows in product(bounds, widths):
         plan = tuple(Chunk.decode(sequence, sequence.prompt_tokens) for sequence in sequences[:rows])
         batch = _batch(ops, plan, limits.block_tokens)
         assert kernel.takes(batch), "this is no step of the persistent kernel"
@@ -86,10 +87,8 @@ def compare_logits(
     return None
 
 
-def _bounds(spec: ModelSpec) -> list[tuple[int | None, float]]:
+def _mixture_bounds(spec: ModelSpec) -> list[tuple[int | None, float]]:
     """Return layers to run, None for all, and the least cosine that they may leave."""
-    if not spec.ffns(MoeSpec):
-        return [(None, _MIN_COSINE)]
     repeated = repeated_layers(spec)
     period = max(repeated.period, repeated.window_period) if repeated else 1
     first = min(max(_MIN_FIRST_LAYERS, period), len(spec.layers))
