@@ -64,7 +64,7 @@ __device__ __forceinline__ void linear_quantized(const CUtensorMap* map, const G
   const QuantizedRing& weights = pipelines.weights;
   pipelines.token_scales = weights.data + weights.stages * weights.stage_bytes;
   pipelines.staging = pipelines.token_scales + (quantized.token_scales == nullptr ? 0 : tokens.stages * kTokens * 4);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
   pdl_launch_dependents();
   if (threadIdx.x == 0) {
     for (int i = 0; i < tokens.stages + weights.stages; i++) {
@@ -77,8 +77,8 @@ __device__ __forceinline__ void linear_quantized(const CUtensorMap* map, const G
   __syncthreads();
   if (warp >= 8) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (warp == 8 && lane == 0) Method::template load<kTokens>(map, args, quantized, pipelines);
-    if (warp >= 9 && warp < 9 + Method::kWeightLoaders && lane == 0) {
+    if (warp == 8) Method::template load<kTokens>(map, args, quantized, pipelines);
+    if (warp >= 9 && warp < 9 + Method::kWeightLoaders) {
       load_weights<Method::kHasBlockScales, Method::kWeightLoaders>(args, quantized, weights, warp - 9);
     }
   } else {

@@ -12,6 +12,7 @@
 #include "quantized/bf16_codecs.cuh"
 #include "sync/mbarrier.cuh"
 #include "sync/pdl.cuh"
+#include "sync/uniform.cuh"
 
 constexpr int kMaxWeightStages = 16, kMaxTokenStages = 32;
 
@@ -33,8 +34,8 @@ __device__ __forceinline__ uint32_t slot_bytes(const QuantizedArgs& quantized) {
   return (quantized.tile_bytes + 127) / 128 * 128 + (kHasBlockScales ? 128 : 0);
 }
 
-// Load kBoxes boxes of kTokens rows by 128 bytes for each tile of weights, and the rows' scales of the tile's columns
-// if they have such: floats [k tile][token_stride].
+// A warp: load kBoxes boxes of kTokens rows by 128 bytes for each tile of weights, and the rows' scales of the tile's
+// columns if they have such: floats [k tile][token_stride].
 template <int kTokens, int kBoxes, bool kHasScales>
 __device__ __forceinline__ void load_tokens(const CUtensorMap* map, const GemmArgs& args,
                                             const QuantizedArgs& quantized, const Pipelines& pipelines) {
@@ -49,20 +50,23 @@ __device__ __forceinline__ void load_tokens(const CUtensorMap* map, const GemmAr
     for (int box = tile.k_begin * kBoxes; box < tile.k_end * kBoxes; box++) {
       const uint32_t full = ring.full + state.stage * 8;
       mbarrier_wait(ring.empty + state.stage * 8, state.parity);
-      mbarrier_arrive_expect(full, kTokens * (kHasScales ? 132 : 128));
-      tma_load_2d(ring.data + state.stage * ring.stage_bytes, map, box * 64, tile.n_tile * kTokens, full, kEvictNormal);
-      if (kHasScales) {
-        const float* from =
-            quantized.token_scales + static_cast<size_t>(box) * quantized.token_stride + tile.n_tile * kTokens;
-        bulk_load(pipelines.token_scales + state.stage * kTokens * 4, from, kTokens * 4, full, kEvictNormal);
+      const float* scales =
+          quantized.token_scales + static_cast<size_t>(box) * quantized.token_stride + tile.n_tile * kTokens;
+      if (elect_lane()) {
+        mbarrier_arrive_expect(full, kTokens * (kHasScales ? 132 : 128));
+        tma_load_2d(ring.data + state.stage * ring.stage_bytes, map, box * 64, tile.n_tile * kTokens, full,
+                    kEvictNormal);
+        if (kHasScales) {
+          bulk_load(pipelines.token_scales + state.stage * kTokens * 4, scales, kTokens * 4, full, kEvictNormal);
+        }
       }
       state.advance(ring.stages);
     }
   }
 }
 
-// Load the row tiles of each tile: both, or of two loaders the one's first and the other's second. Past the last row
-// tile a warpgroup multiplies stale memory and stores nothing.
+// A warp: load the row tiles of each tile: both, or of two loaders the one's first and the other's second. Past the
+// last row tile a warpgroup multiplies stale memory and stores nothing.
 template <bool kHasBlockScales, int kLoaders>
 __device__ __forceinline__ void load_weights(const GemmArgs& args, const QuantizedArgs& quantized,
                                              const QuantizedRing& ring, int loader) {
@@ -74,17 +78,23 @@ __device__ __forceinline__ void load_weights(const GemmArgs& args, const Quantiz
 #pragma unroll 1
   for (GemmTile tile; schedule.next(tile);) {
     const int row_tile = tile.m_tile * 2;
-    const int end = min(min(2, (args.rows + 63) / 64 - row_tile), loader + 2 / kLoaders);
+    const int tiles = max(0, min(min(2, (args.rows + 63) / 64 - row_tile) - loader, 2 / kLoaders));
+    const uint32_t bytes = tiles * (quantized.tile_bytes + (kHasBlockScales ? 32 : 0));
 #pragma unroll 1
     for (int k = tile.k_begin; k < tile.k_end; k++) {
       const uint32_t full = ring.full + state.stage * 8, to = ring.data + state.stage * ring.stage_bytes;
       mbarrier_wait(ring.empty + state.stage * 8, state.parity);
-      mbarrier_arrive_expect(full, max(0, end - loader) * (quantized.tile_bytes + (kHasBlockScales ? 32 : 0)));
-      for (int i = loader; i < end; i++) {
-        const size_t index = static_cast<size_t>(row_tile + i) * args.k_tiles + k;
-        bulk_load(to + i * slot, weights + index * quantized.tile_bytes, quantized.tile_bytes, full, eviction);
-        if (kHasBlockScales) {
-          bulk_load(to + (i + 1) * slot - 128, quantized.block_scales + index * 8, 32, full, eviction);
+      if (elect_lane()) {
+        mbarrier_arrive_expect(full, bytes);
+#pragma unroll
+        for (int i = 0; i < 2 / kLoaders; i++) {
+          if (i >= tiles) break;
+          const size_t index = static_cast<size_t>(row_tile + loader + i) * args.k_tiles + k;
+          const uint32_t slot_to = to + (loader + i) * slot;
+          bulk_load(slot_to, weights + index * quantized.tile_bytes, quantized.tile_bytes, full, eviction);
+          if (kHasBlockScales) {
+            bulk_load(slot_to + slot - 128, quantized.block_scales + index * 8, 32, full, eviction);
+          }
         }
       }
       state.advance(ring.stages);

@@ -123,7 +123,7 @@ __device__ __forceinline__ void scale_tokens(float (&sums)[kTokens / 2], const f
 // A method of multiplying, for linear_quantized.cuh.
 struct W8a8Rows {
   static constexpr bool kHasBlockScales = false;
-  static constexpr int kWeightLoaders = 2;  // one thread that loads both row tiles is too slow
+  static constexpr int kWeightLoaders = 2;  // one warp that loads both row tiles is too slow
   static constexpr float kFactor = 1.f;
 
   template <int kTokens>

@@ -9,18 +9,23 @@
 #include "epilogues.cuh"
 #include "operands.cuh"
 
-// A tile of b and a, which its cluster multiplies first, counts as kGateTile tiles of Q, K, V and Z, of which the
-// cluster has so many fewer. Models so small that a cluster may not have as many do not count it.
-constexpr int kGateTiles = (2 * kDeltaHeads + kTileM - 1) / kTileM;
-constexpr int kGateTile = min_of(3, kQkvzRows / kTileM / 66);
-constexpr int kQkvzTiles = kQkvzRows / kTileM + kGateTile * kGateTiles;
+// b and a are in few clusters, a block of 64 rows in each, as a stage takes as long with fewer. It is multiplied first,
+// and for as long as 12 tiles of Q, K, V and Z take (of an H200's 66 clusters): of these the cluster has so many fewer,
+// all but one if there are not as many.
+constexpr int kGateBlocks = (2 * kDeltaHeads + kBlockM - 1) / kBlockM;
+constexpr int kTilesOfGates = max_of(0, min_of(12, kQkvzRows / kTileM / 66 - 1));
+constexpr int kQkvzTiles = kQkvzRows / kTileM + kTilesOfGates * kGateBlocks;
+
+__device__ __forceinline__ int gate_blocks_before(const Args& args, int cluster) {
+  return over_clusters(args, kGateBlocks * cluster);
+}
 
 struct Qkvz : GemmShape<kQkvzRows, kHidden, row_blocks(kQkvzTiles* kTileM), true> {
   static constexpr PhaseKind kTraceKind = kQkv;
   static constexpr bool kHasBias = false;
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) { return layer.qkv; }
   static __device__ __forceinline__ int first_tile(const Args& args, int tiles, int cluster) {
-    return over_clusters(args, kQkvzTiles * cluster) - kGateTile * over_clusters(args, kGateTiles * cluster);
+    return over_clusters(args, kQkvzTiles * cluster) - kTilesOfGates * gate_blocks_before(args, cluster);
   }
   static __device__ __forceinline__ const bf16* bias(const LayerWeights& layer) { return nullptr; }
   static __device__ __forceinline__ const uint16_t* activations(const Args& args) { return args.normed; }
@@ -29,6 +34,9 @@ struct Qkvz : GemmShape<kQkvzRows, kHidden, row_blocks(kQkvzTiles* kTileM), true
 struct Gates : GemmShape<2 * kDeltaHeads, kHidden, 1, true> {
   static constexpr PhaseKind kTraceKind = kQkv;
   static constexpr bool kHasBias = false;
+  static __device__ __forceinline__ int first_tile(const Args& args, int tiles, int cluster) {
+    return min(tiles, kBlockTiles * gate_blocks_before(args, cluster));
+  }
   static __device__ __forceinline__ const void* weights(const Args&, const LayerWeights& layer) {
     return layer.delta->gates;
   }

@@ -74,11 +74,18 @@ def _candidates(shape: GemmShape, sm_count: int) -> Iterator[GemmPlan]:
         yield from stream_k_plans(shape, width, sm_count)
 
 
-def stream_k_plans(shape: GemmShape, width: int, sm_count: int) -> Iterator[GemmPlan]:
-    """Yield plans of tiles of ``width`` tokens and 128 rows, unsplit and with streams that are split."""
+def stream_k_plans(
+    shape: GemmShape, width: int, sm_count: int, *, splits_a_wave: bool = False
+) -> Iterator[GemmPlan]:
+    """Yield plans of tiles of ``width`` tokens and 128 rows, unsplit and with streams that are split.
+
+    Args:
+        splits_a_wave: whether a full wave may be split together with the tiles that fill none: each of these
+            has two or three parts then, not as many as there are blocks for it.
+    """
     n_tiles = -(-shape.tokens // width)
     for streams in {1, n_tiles} if n_tiles <= min(_GROUP, sm_count) else {1}:
-        yield from _stream_k(shape, width, streams, sm_count)
+        yield from _stream_k(shape, width, streams, sm_count, splits_a_wave)
 
 
 def _gains_by_several(shape: GemmShape, sm_count: int) -> bool:
@@ -95,11 +102,15 @@ def unsplit_plan(shape: GemmShape, width: int, row_tiles: int, sm_count: int) ->
     return GemmPlan(shape, width, min(_GROUP, n_tiles), tiles, 1, 0, grid=grid, row_tiles=row_tiles)
 
 
-def _stream_k(shape: GemmShape, width: int, streams: int, sm_count: int) -> Iterator[GemmPlan]:
+def _stream_k(
+    shape: GemmShape, width: int, streams: int, sm_count: int, splits_a_wave: bool
+) -> Iterator[GemmPlan]:
     """Keep all tiles full, or as many as fill all blocks in turn; split the streams of the rest."""
     n_tiles = -(-shape.tokens // width)
     tiles, blocks = -(-shape.rows // BLOCK_M) * n_tiles, sm_count // streams * streams
-    for full_tiles in {tiles, tiles // blocks * blocks}:
+    full_waves = tiles // blocks
+    waves = {full_waves, max(0, full_waves - 1)} if splits_a_wave else {full_waves}
+    for full_tiles in {tiles, *(count * blocks for count in waves)}:
         for ranges in _range_counts((tiles - full_tiles) // streams, shape, blocks // streams):
             grid = max(ranges * streams, min(full_tiles, blocks))
             yield GemmPlan(shape, width, min(_GROUP, n_tiles), full_tiles, streams, ranges, grid)

@@ -28,17 +28,19 @@ MAX_WEIGHT_STAGES, MAX_TOKEN_STAGES = 16, 32
 _STATIC_BYTES = 1024
 _BLOCK_SCALE_BYTES = 128  # in a stage, of a row tile
 _MIN_TOKEN_STAGES = 4
+_FEW_TOKENS = 32  # of a tile that the weights' way to the SMs limits
 _MIN_WGMMA_TOKENS = 32  # of a tile: narrower ones are multiplied by dequantized.cuh's multiply_by_warp
 
 # An H200 in nanoseconds and bytes.
 _MEMORY_BYTES_A_NS, _BLOCK_BYTES_A_NS, _L2_BYTES_A_NS = 4600.0, 85.0, 95.0
 _CLOCK_GHZ = 1.7
 _START_NS = 3000.0
-_STEP_NS = 100.0
+_STEP_NS, _STEP_NS_OF_FEW = 100.0, 200.0
 _STEP_NS_OF_CODES = {64: 340.0, 128: 490.0, 192: 655.0}  # the tokens of a tile; a scale a row
 _STEP_NS_OF_BLOCKS = {64: 540.0, 128: 690.0, 192: 930.0}
 _EPILOGUE_NS, _EPILOGUE_NS_A_TOKEN = 500.0, 9.0
 _COMBINE_NS, _COMBINE_NS_A_TOKEN = 1000.0, 28.0
+_PARTS_OF_FEW = 4  # of a tile of few tokens: more take longer to combine
 _INSTRUCTIONS_A_WEIGHT = {"e4m3": 2.4, "int8": 2.2, "int4": 2.8, "e2m1": 3.2}
 _TOLERANCE = 1.02
 
@@ -119,6 +121,8 @@ def estimate_us(packed: PackedFormat, plan: GemmPlan, is_w8a8: bool = False) -> 
     epilogue_ns = _EPILOGUE_NS + _EPILOGUE_NS_A_TOKEN * width
     epilogues = waves + -(-plan.stream_tiles // ranges)
     combine_ns = _COMBINE_NS + _COMBINE_NS_A_TOKEN * width if plan.is_split else 0.0
+    if plan.is_split and width <= _FEW_TOKENS:
+        combine_ns *= max(1.0, ranges / plan.stream_tiles / _PARTS_OF_FEW)
     compute_ns = (waves * k_tiles + split_steps) * step_ns + epilogues * epilogue_ns
     reads = -(-plan.n_tiles // plan.group)
     weight_bytes = reads * plan.m_tiles * 2 * k_tiles * packed.tile_bytes
@@ -134,7 +138,8 @@ def _step_ns(packed: PackedFormat, width: int, is_w8a8: bool) -> float:
     tensor_ns = 2 * columns / 16 * max(width, 16) / 2 / _CLOCK_GHZ
     dequantize_ns = columns * _INSTRUCTIONS_A_WEIGHT[packed.numbers] / _CLOCK_GHZ
     copy_ns = (2 * packed.tile_bytes + columns * width * 2) / _L2_BYTES_A_NS
-    return max(_STEP_NS + tensor_ns + dequantize_ns / 2, dequantize_ns, copy_ns)
+    fixed_ns = _STEP_NS_OF_FEW if width <= _FEW_TOKENS else _STEP_NS
+    return max(fixed_ns + tensor_ns + dequantize_ns / 2, dequantize_ns, copy_ns)
 
 
 def _rate(blocks: int) -> float:
@@ -147,4 +152,4 @@ def _candidates(packed: PackedFormat, shape: GemmShape, sm_count: int) -> Iterat
     enough = block_n(shape.tokens)
     for width in BLOCK_N:
         if width == enough or (width == BLOCK_N[-2] and enough == BLOCK_N[-1]):
-            yield from stream_k_plans(shape, width, sm_count)
+            yield from stream_k_plans(shape, width, sm_count, splits_a_wave=width <= _FEW_TOKENS)
