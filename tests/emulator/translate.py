@@ -16,9 +16,14 @@ HERE = Path(__file__).parent
 _ASM = re.compile(r"\basm\s*(?:volatile)?\s*\(")
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SHARED = re.compile(r"extern\s+__shared__\s+(?:alignas\(\d+\)\s*)?(\w[\w\s]*?)\s+(\w+)\[\];")
-_FIXED = re.compile(r"(?<!extern )__shared__\s+(\w+(?:<[^;=]*>)?)\s+(\w+)((?:\[[^\]]+\])*);")
+_DECLARATOR = r"\w+(?:\[[^\]]+\])*"
+_FIXED = re.compile(
+    rf"(?<!extern )__shared__\s+(\w+(?:<[^;=]*>)?)\s+({_DECLARATOR}(?:\s*,\s*{_DECLARATOR})*);"
+)
 _KERNEL = re.compile(r"__global__\s+void\s+__launch_bounds__\s*\([^)]*\)\s*(\w+)\s*\(")
 _OPERAND = re.compile(r"%(\d+)|(?<![\w.%])(0x[0-9A-F]+|\d+)\b")
+
+_ELEMENTS = {".bf16.bf16": "__nv_bfloat16", ".f16.f16": "emulator::F16", ".e4m3.e4m3": "emulator::E4m3"}
 
 _LAUNCH = """
 extern "C" const char* launch_{name}(
@@ -36,11 +41,23 @@ def translate(source: Path, includes: list[Path], defines: list[str]) -> str:
         [*command, *defines, str(source)], check=True, capture_output=True, text=True
     ).stdout
     text = _SHARED.sub(r"\1* const \2 = emulator::dynamic_shared<\1>();", _without_assembly(text))
-    text = _FIXED.sub(r"using \2_t = \1\3; \2_t& \2 = emulator::fixed_shared<\2_t, __COUNTER__>();", text)
+    text = _FIXED.sub(_fixed_arrays, text)
     text = text.replace("__shared__ ", "emulator::refuse_static_shared(); static ")
     names = _KERNEL.findall(text)
     text = _KERNEL.sub(r"void \1(", text)
     return text + "".join(_LAUNCH.format(name=name) for name in names)
+
+
+def _fixed_arrays(declaration: re.Match[str]) -> str:
+    """Return references into the block's memory for a declaration of shared variables."""
+    made = []
+    for declared in declaration[2].split(","):
+        name, _, sizes = declared.strip().partition("[")
+        kind = f"{declaration[1]}[{sizes}" if sizes else declaration[1]
+        made.append(
+            f"using {name}_t = {kind}; {name}_t& {name} = emulator::fixed_shared<{name}_t, __COUNTER__>();"
+        )
+    return " ".join(made)
 
 
 def _without_assembly(text: str) -> str:
@@ -80,8 +97,8 @@ def _call(instruction: str, operands: list[str]) -> str:
     opcode, _, rest = instruction.partition(" ")
     given = [operands[int(number)] if number else literal for number, literal in _OPERAND.findall(rest)]
     if opcode.startswith("wgmma.mma_async"):
-        columns = int(re.search(r"m64n(\d+)k16", opcode)[1])
-        elements = "emulator::F16" if ".f16.f16" in opcode else "__nv_bfloat16"
+        columns = int(re.search(r"m64n(\d+)k", opcode)[1])
+        elements = next(kind for name, kind in _ELEMENTS.items() if opcode.endswith(name))
         return f"ptx_wgmma<{columns}, {elements}>({', '.join([given[0], *given[columns // 2 :]])})"
     return f"{_name(opcode)}({', '.join(given)})"
 

@@ -13,6 +13,9 @@ namespace emulator {
 struct F16 {
   uint16_t bits;
 };
+struct E4m3 {
+  uint8_t bits;
+};
 
 // A number of `exponents` bits of exponent and `mantissa` bits, without its sign; E4M3 has one NaN and no infinity.
 inline float unsigned_float(uint32_t bits, int exponents, int mantissa, bool has_infinity) {
@@ -129,10 +132,22 @@ inline void ptx_prmt_b32(uint32_t& word, uint32_t low, uint32_t high, uint32_t s
   }
 }
 // A double has all bits of a times b, and of their sum with c all that a bf16 keeps.
-inline void ptx_fma_rn_bf16x2(uint32_t& word, uint32_t a, uint32_t b, uint32_t c) {
+template <class Operation>
+void each_bf16(uint32_t& word, Operation result, auto... words) {
   const auto half = [](uint32_t pair, int i) { return double(__bfloat162float({uint16_t(pair >> i)})); };
-  const auto bits = [&](int i) {
-    return uint32_t(__float2bfloat16(float(half(a, i) * half(b, i) + half(c, i))).bits) << i;
-  };
+  const auto bits = [&](int i) { return uint32_t(__float2bfloat16(float(result(half(words, i)...))).bits) << i; };
   word = bits(0) | bits(16);
+}
+inline void ptx_fma_rn_bf16x2(uint32_t& word, uint32_t a, uint32_t b, uint32_t c) {
+  each_bf16(word, [](double x, double y, double z) { return x * y + z; }, a, b, c);
+}
+inline void ptx_mul_rn_bf16x2(uint32_t& word, uint32_t a, uint32_t b) {
+  each_bf16(word, [](double x, double y) { return x * y; }, a, b);
+}
+inline void ptx_sub_rn_bf16x2(uint32_t& word, uint32_t a, uint32_t b) {
+  each_bf16(word, [](double x, double y) { return x - y; }, a, b);
+}
+// Both f16 of a word.
+inline void ptx_block_mov_b32(float& low, float& high, uint32_t both) {
+  low = emulator::to_float(emulator::F16{uint16_t(both)}), high = emulator::to_float(emulator::F16{uint16_t(both >> 16)});
 }

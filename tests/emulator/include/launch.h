@@ -21,7 +21,7 @@ T& fixed_shared() {
   return *reinterpret_cast<T*>(machine.current->block->shared + kSharedBytes - begin);
 }
 
-// Several in one declaration are not translated; kernels that are not launched may be compiled.
+// What has an initializer is not translated; kernels that are not launched may be compiled.
 inline void refuse_static_shared() {
   machine.fault("shared memory of a fixed size is not emulated");
 }

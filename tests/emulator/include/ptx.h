@@ -76,29 +76,35 @@ inline void land_box_later(std::byte* shared, uint32_t to, const void* map, int 
   });
 }
 
-// A row of an operand of a warpgroup's MMA, sixteen elements along K.
-using OperandRow = std::array<float, 16>;
+// A row of an operand of a warpgroup's MMA, 32 bytes along K.
+template <class T>
+constexpr int kRowElements = 32 / sizeof(T);
+template <class T>
+using OperandRow = std::array<float, kRowElements<T>>;
 
 inline float to_float(__nv_bfloat16 value) {
   return __bfloat162float(value);
 }
+inline float to_float(E4m3 value) {
+  return to_float(e4m3_to_f16(value.bits));
+}
 
 template <class T>
-OperandRow to_floats(const std::array<T, 16>& halves) {
-  OperandRow row;
-  for (int k = 0; k < 16; k++) row[k] = to_float(halves[k]);
+OperandRow<T> to_floats(const std::array<T, kRowElements<T>>& elements) {
+  OperandRow<T> row;
+  for (int k = 0; k < kRowElements<T>; k++) row[k] = to_float(elements[k]);
   return row;
 }
 
 // Row r of an operand in shared memory, K contiguous: the swizzle moves sixteen bytes at a time.
 template <class T>
-OperandRow operand_row(uint64_t descriptor, int r) {
+OperandRow<T> operand_row(uint64_t descriptor, int r) {
   const uint32_t start = (descriptor & 0x3fff) << 4, stride = (descriptor >> 32 & 0x3fff) << 4;
   const uint32_t row = start + r / 8 * stride + r % 8 * 128;
-  std::array<T, 16> halves;
-  std::memcpy(&halves[0], machine.resolve(swizzled(row)), 16);
-  std::memcpy(&halves[8], machine.resolve(swizzled(row + 16)), 16);
-  return to_floats(halves);
+  std::array<T, kRowElements<T>> elements;
+  std::memcpy(&elements[0], machine.resolve(swizzled(row)), 16);
+  std::memcpy(&elements[kRowElements<T> / 2], machine.resolve(swizzled(row + 16)), 16);
+  return to_floats<T>(elements);
 }
 
 // Sums of this lane's rows, l / 4 and l / 4 + 8 of its warp's 16: a(which of the two) times B, added or not.
@@ -107,12 +113,12 @@ void wgmma_later(float* sums, Rows a, uint64_t b, bool accumulates) {
   auto& groups = machine.current->wgmmas;
   if (groups.empty()) groups.emplace_back();
   groups.back().push_back([=] {
-    const OperandRow rows[] = {a(0), a(1)};
+    const OperandRow<T> rows[] = {a(0), a(1)};
     for (int i = 0; i < N / 2; i += 4) {
       const int first = i * 2 + machine.current->lane % 4 * 2;
-      const OperandRow columns[] = {operand_row<T>(b, first), operand_row<T>(b, first + 1)};
+      const OperandRow<T> columns[] = {operand_row<T>(b, first), operand_row<T>(b, first + 1)};
       float tile[4] = {};
-      for (int k = 0; k < 16; k++) {
+      for (int k = 0; k < kRowElements<T>; k++) {
         for (int each = 0; each < 4; each++) tile[each] += rows[each / 2][k] * columns[each % 2][k];
       }
       for (int each = 0; each < 4; each++) sums[i + each] = accumulates ? sums[i + each] + tile[each] : tile[each];
@@ -124,17 +130,18 @@ void wgmma_later(float* sums, uint64_t a, uint64_t b, bool accumulates) {
   const int first = machine.current->warp % 4 * 16 + machine.current->lane / 4;
   wgmma_later<N, T>(sums, [=](int half) { return operand_row<T>(a, first + half * 8); }, b, accumulates);
 }
-// A in registers: columns 2 (l % 4) and the next of both rows, then the same two 8 columns on.
+// A in registers, a word of both rows, then of both 16 bytes on: lane l has their bytes from 4 (l % 4) on.
 template <int N, class T>
 void wgmma_later(float* sums, const std::array<uint32_t, 4>& a, uint64_t b, bool accumulates) {
-  std::array<std::array<T, 16>, 2> rows;
+  constexpr int kWord = 4 / sizeof(T);
+  std::array<std::array<T, kRowElements<T>>, 2> rows;
   for (int i = 0; i < 4; i++) {
     for (int other = 0; other < 4; other++) {
-      const uint32_t pair = __shfl_sync(~0u, a[i], machine.current->lane / 4 * 4 + other);
-      std::memcpy(&rows[i % 2][i / 2 * 8 + other * 2], &pair, 4);
+      const uint32_t word = __shfl_sync(~0u, a[i], machine.current->lane / 4 * 4 + other);
+      std::memcpy(&rows[i % 2][(i / 2 * 4 + other) * kWord], &word, 4);
     }
   }
-  wgmma_later<N, T>(sums, [=](int half) { return to_floats(rows[half]); }, b, accumulates);
+  wgmma_later<N, T>(sums, [=](int half) { return to_floats<T>(rows[half]); }, b, accumulates);
 }
 
 }  // namespace emulator
@@ -372,14 +379,25 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint
   };
   for (uint32_t i = 0; i < 4; i++) *to[i] = half(i, lane % 4 * 2) | half(i, lane % 4 * 2 + 1) << 16;
 }
-inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared__cta_b16(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
-                                                                    uint32_t d) {
+// Matrix m goes to the rows whose addresses lanes 8 m to 8 m + 7 have.
+template <size_t kMatrices>
+void store_transposed(uint32_t row, const std::array<uint32_t, kMatrices>& words) {
   const emulator::Shown rows = emulator::show_to_warp(row);
-  const uint32_t words[] = {a, b, c, d}, lane = uint32_t(emulator::machine.current->lane);
-  for (uint32_t i = 0; i < 8; i++) {
+  const uint32_t lane = uint32_t(emulator::machine.current->lane);
+  for (uint32_t i = 0; i < 2 * kMatrices; i++) {
     const uint32_t to = uint32_t(rows.words[i / 2 * 8 + lane % 4 * 2 + i % 2][0]) + lane / 4 * 2;
     emulator::machine.at<uint16_t>(to) = uint16_t(words[i / 2] >> i % 2 * 16);
   }
+}
+inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared__cta_b16(uint32_t row, uint32_t a, uint32_t b, uint32_t c,
+                                                                    uint32_t d) {
+  store_transposed<4>(row, {a, b, c, d});
+}
+inline void ptx_stmatrix_sync_aligned_m8n8_x2_trans_shared__cta_b16(uint32_t row, uint32_t a, uint32_t b) {
+  store_transposed<2>(row, {a, b});
+}
+inline void ptx_stmatrix_sync_aligned_m8n8_x1_trans_shared__cta_b16(uint32_t row, uint32_t a) {
+  store_transposed<1>(row, {a});
 }
 inline void ptx_movmatrix_sync_aligned_m8n8_trans_b16(uint32_t& column, uint32_t row) {
   const emulator::Shown rows = emulator::show_to_warp(row);
@@ -439,7 +457,7 @@ void ptx_wgmma(float& sums, uint64_t a, uint64_t b, int accumulates, int, int, i
 }
 template <int N, class T>
 void ptx_wgmma(float& sums, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulates, int, int,
-               int is_transposed) {
+               int is_transposed = 0) {
   if (is_transposed) emulator::machine.fault("a transposed operand is not emulated");
   emulator::wgmma_later<N, T>(&sums, {a0, a1, a2, a3}, b, accumulates);
 }
