@@ -149,5 +149,6 @@ inline void ptx_sub_rn_bf16x2(uint32_t& word, uint32_t a, uint32_t b) {
 }
 // Both f16 of a word.
 inline void ptx_block_mov_b32(float& low, float& high, uint32_t both) {
-  low = emulator::to_float(emulator::F16{uint16_t(both)}), high = emulator::to_float(emulator::F16{uint16_t(both >> 16)});
+  low = emulator::to_float(emulator::F16{uint16_t(both)}),
+  high = emulator::to_float(emulator::F16{uint16_t(both >> 16)});
 }
