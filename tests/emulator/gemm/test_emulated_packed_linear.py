@@ -15,8 +15,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 from emulated_gpu import EmulatedGpu, HostArray, imported, to_gpu
 from emulated_kernel import needs_compiler, tensor_map
 from quantized_matrix import quantized_matrix

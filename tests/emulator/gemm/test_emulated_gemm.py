@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parent))
 from emulated_kernel import Emulated, needs_compiler
 from quantized_matrix import quantized_matrix
 
