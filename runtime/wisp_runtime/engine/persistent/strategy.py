@@ -108,6 +108,8 @@ def select_strategy(
             asked for, and there is none.
     """
     if ops.device == "cpu":
+        if requested == "persistent":
+            raise ConfigError("--decode-path persistent: the CPU computes op by op. Leave out --decode-path.")
         return DecodeStrategy("reference", "the CPU computes op by op")
     why_not = _refusal(requested, forward_pass, limits, co_running)
     if limits.separate_prefill_decode:

@@ -363,3 +363,5 @@ def test_in_deterministic_mode_a_persistent_kernel_takes_all_steps_or_the_start_
 def test_the_cpu_says_that_it_is_one():
     strategy = select_strategy("auto", ForwardPass(make(), None), OPS, LIMITS, 0)
     assert (strategy.path, strategy.why) == ("reference", "the CPU computes op by op")
+    with pytest.raises(ConfigError, match="--decode-path persistent: the CPU computes op by op"):
+        select_strategy("persistent", ForwardPass(make(), None), OPS, LIMITS, 0)
