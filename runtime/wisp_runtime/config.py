@@ -210,11 +210,6 @@ class ServeConfig:
                 f"{self.max_concurrent}; a step must hold one token of each sequence. "
                 "Raise the first, lower the second, or leave the first to auto."
             )
-        if self.decode_path == "persistent" and self.device == "cpu":
-            raise ConfigError(
-                "--decode-path persistent does not go with --device cpu: its kernel is for Hopper GPUs. "
-                "Serve on one, or leave out --decode-path."
-            )
         if self.deterministic and (why := self._why_not_deterministic()):
             raise ConfigError(f"--deterministic does not go with {why}, or leave out --deterministic.")
 

@@ -120,7 +120,6 @@ def test_a_flag_and_its_variable_are_read_alike(parsed, flag, written, read):
         (["--deterministic", "--device", "cpu"], {}, "--device cpu: its GEMMs are not batch-invariant"),
         (["--deterministic", "--decode-path", "general"], {}, "Use --decode-path auto"),
         (["--deterministic", "--decode-path", "persistent"], {}, "Use --decode-path auto"),
-        (["--decode-path", "persistent", "--device", "cpu"], {}, "its kernel is for Hopper GPUs"),
         (["--deterministic", "--kv-cache-dtype", "fp8"], {}, "Use --kv-cache-dtype auto"),
         (["--deterministic"], {"WISP_DECODE_PATH": "general"}, "Use --decode-path auto"),
         (

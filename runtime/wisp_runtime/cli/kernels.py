@@ -127,12 +127,8 @@ def _step_of(folder: Path, quantization: str) -> tuple[Model, str]:
     from wisp_plan.weights.held import held_weights
     from wisp_runtime.models.load import read_spec
     from wisp_runtime.ops.cuda.persistent.arguments import matrices
-    from wisp_runtime.ops.cuda.persistent.model import (
-        MAX_SM_COUNT,
-        kernel_model,
-        step_format,
-        unsupported_reason,
-    )
+    from wisp_runtime.ops.cuda.persistent.model import kernel_model, step_format, unsupported_reason
+    from wisp_runtime.ops.cuda.persistent.row_limits import MAX_SM_COUNT
 
     spec = read_spec(folder)
     if refusal := unsupported_reason(spec, MAX_SM_COUNT):

@@ -133,9 +133,25 @@ def as_bits(array):
 def check_stable(multiply, y):
     """``AGAIN`` more, one after the other without waiting, give the same bits."""
     first = as_bits(y).copy()
-    for _ in range(AGAIN):
+    for again in range(AGAIN):
         y.data.memset_async(0xFF, y.nbytes)
-        assert bool((as_bits(multiply()) == first).all())
+        _require_same_bits(multiply(), first, f"repetition {again + 1}, over 0xFF")
     for _ in range(AGAIN):
         y = multiply()
-    assert bool((as_bits(y) == first).all())
+    _require_same_bits(y, first, f"{AGAIN} repetitions without a pause")
+
+
+def _require_same_bits(y, first, when):
+    bits = as_bits(y)
+    if bool((bits == first).all()):
+        return
+    got, want = cp.asnumpy(bits), cp.asnumpy(first)
+    rows, columns = np.nonzero(got != want)
+    some = [
+        f"[{row}, {column}] {got[row, column]:#x}, was {want[row, column]:#x}"
+        for row, column in list(zip(rows, columns, strict=True))[:4]
+    ]
+    raise AssertionError(
+        f"{when}: {len(rows)} of {got.size} {got.shape} differ, rows {rows.min()}..{rows.max()}, columns "
+        f"{columns.min()}..{columns.max()}: {'; '.join(some)}"
+    )

@@ -39,7 +39,6 @@ from wisp_runtime.ops.cuda.persistent.arguments import (
 )
 from wisp_runtime.ops.cuda.persistent.model import (
     KV_FORMATS,
-    MAX_SM_COUNT,
     equal_widths,
     faster_up_to,
     kernel_model,
@@ -49,6 +48,7 @@ from wisp_runtime.ops.cuda.persistent.model import (
     unsupported_reason,
     variant_widths,
 )
+from wisp_runtime.ops.cuda.persistent.row_limits import MAX_SM_COUNT
 from wisp_runtime.ops.protocol.attention import KvEncoding
 
 CATALOGUE = Catalogue()

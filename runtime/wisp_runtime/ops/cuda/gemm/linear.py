@@ -203,7 +203,7 @@ class Linear:
             check_weight(op, weight, bias)
             remember(self._checked, matrix, True)
         packed = weight.packed.name if isinstance(weight, QuantizedStorage) else ""
-        coded = 0 if codes is None else codes.codes.data.ptr
+        coded = (0, 0) if codes is None else (codes.codes.data.ptr, codes.scales.data.ptr)
         sizes = x.shape, x.strides, source.mem.size, weight.outputs, weight.inputs, packed, coded
         key = op, source.ptr, out.data.ptr, partials.data.ptr, sizes
         launch = self._launches.get(key)

@@ -19,6 +19,7 @@ from wisp_plan.spec.model import NOT_REPEATED, ModelSpec, RepeatedLayers, repeat
 from wisp_plan.spec.moe import MoeSpec
 from wisp_runtime.ops.cuda.device.manifest import Model
 from wisp_runtime.ops.cuda.persistent.arguments import WIDTHS, require_repeated
+from wisp_runtime.ops.cuda.persistent.row_limits import BLOCK_ROWS, TILE_ROWS, over_rows
 from wisp_runtime.ops.protocol.weights.row_permutation import fused_permutation, interleaved_head_size
 
 MAX_SEQUENCES = WIDTHS[-1]
@@ -26,19 +27,6 @@ MAX_SEQUENCES = WIDTHS[-1]
 
 KV_FORMATS = (BF16, FP8)
 """Formats of keys and values that it reads: ``kv_formats`` of ``layers.cuh``."""
-
-_BLOCK_ROWS = 64
-"""Rows that a warpgroup multiplies at once: ``kBlockM``."""
-
-MAX_SM_COUNT = 132
-"""SMs of the largest Hopper; each runs one thread block."""
-
-_ONE_BLOCK_HIDDEN = 4096
-"""Up to this hidden size a cluster has one 64-row block of the residual: ``kResidualMBlocks``."""
-
-_TILE_ROWS = 16
-_GATE_TILE = 3
-"""Tiles of Q, K, V and Z as which a tile of a Gated DeltaNet's b and a counts: ``kGateTile``."""
 
 _MAX_MOE_HIDDEN = 3072
 """Half of a mixture's input stays in shared memory, of 32 sequences 96 KB: the rest is the pipelines'."""
@@ -203,7 +191,7 @@ def unsupported_reason(spec: ModelSpec, blocks: int, *, batch_invariant: bool = 
         lacking := _unsupported_experts(layers.ffn, spec.hidden, batch_invariant=batch_invariant)
     ):
         return lacking
-    if too_large := _over_rows(spec, layers, blocks):
+    if too_large := over_rows(spec, layers, blocks):
         return too_large
     if layers.delta_net is not None:
         if batch_invariant:
@@ -225,23 +213,6 @@ def _unsupported_heads(attention: AttentionSpec) -> str | None:
     return None
 
 
-def _over_rows(spec: ModelSpec, layers: RepeatedLayers, blocks: int) -> str | None:
-    """Return which matrix has more rows than ``blocks`` thread blocks hold; None if none has."""
-    attention, delta_net = layers.attention, layers.delta_net
-    rows = {"hidden_size": (spec.hidden, 1 if spec.hidden <= _ONE_BLOCK_HIDDEN else 2)}
-    rows["Q, K and V"] = attention.projected_size, _row_blocks(attention.projected_size)
-    if delta_net is not None:
-        gate_tiles = -(-2 * delta_net.value_heads // _TILE_ROWS)
-        projected = delta_net.conv_size + delta_net.value_heads * delta_net.value_size
-        projected += _GATE_TILE * gate_tiles * _TILE_ROWS
-        rows["Q, K, V and Z"] = projected, _row_blocks(projected)
-    for name, (size, row_blocks) in rows.items():
-        max_rows = blocks // 2 * row_blocks * _BLOCK_ROWS
-        if size > max_rows:
-            return f"{name} has {size} rows, over the {max_rows} that {blocks} thread blocks hold"
-    return None
-
-
 def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) -> str | None:
     """Return what the kernel does not compute of a mixture; None if it computes all."""
     if batch_invariant:
@@ -254,24 +225,19 @@ def _unsupported_experts(ffn: MoeSpec, hidden: int, *, batch_invariant: bool) ->
         "experts in groups": router.groups > 1,
         f"{router.experts} experts, over {_MAX_EXPERTS}": router.experts > _MAX_EXPERTS,
         f"{router.chosen} experts a token, over {_MAX_CHOSEN}": router.chosen > _MAX_CHOSEN,
-        f"experts of {ffn.inner} channels, no multiple of {_BLOCK_ROWS // 2}": ffn.inner % (_BLOCK_ROWS // 2),
+        f"experts of {ffn.inner} channels, no multiple of {BLOCK_ROWS // 2}": ffn.inner % (BLOCK_ROWS // 2),
         "experts too small for all warps": router.chosen * -(-ffn.inner // _MAX_K_BLOCK) < _MIN_K_BLOCKS,
     }
     if found := next((name for name, is_there in lacking.items() if is_there), None):
         return f"it has {found}"
-    if hidden > _MAX_MOE_HIDDEN or hidden % _TILE_ROWS:
-        return f"hidden_size {hidden} of a mixture is over {_MAX_MOE_HIDDEN}, or no multiple of {_TILE_ROWS}"
+    if hidden > _MAX_MOE_HIDDEN or hidden % TILE_ROWS:
+        return f"hidden_size {hidden} of a mixture is over {_MAX_MOE_HIDDEN}, or no multiple of {TILE_ROWS}"
     return None
 
 
 def _is_like_the_others(ffn: MoeSpec) -> bool:
     """Return whether a shared expert computes what the others do, times a gate's sigmoid, or is not there."""
     return ffn.shared is None or (ffn.has_shared_gate and ffn.shared == DenseSpec(ffn.inner))
-
-
-def _row_blocks(rows: int) -> int:
-    """Return the 64-row blocks that a cluster has of a projection, ``row_blocks`` of ``operands.cuh``."""
-    return 2 if rows <= MAX_SM_COUNT // 2 * 2 * _BLOCK_ROWS else 4
 
 
 def _unsupported_delta_net(delta_net: DeltaNetSpec, attention: AttentionSpec) -> str | None:
