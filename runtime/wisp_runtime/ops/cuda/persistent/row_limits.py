@@ -1,4 +1,4 @@
-"""How many rows of a matrix the persistent kernel's thread blocks hold. Pure."""
+"""Rows of a matrix that the persistent kernel's thread blocks hold. Pure."""
 
 from __future__ import annotations
 
