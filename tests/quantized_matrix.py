@@ -1,13 +1,36 @@
-"""Random quantized matrices whose codes, scales and zero points take every value that kernels must read."""
+"""Random quantized matrices whose codes, scales and zero points take every value that kernels must read.
+
+And tokens in E4M3, which meet those of E4M3.
+"""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 
 from wisp_plan.quantization.packed_format import BLOCK_SCALE_ROWS, PackedFormat
 from wisp_runtime.ops.reference.quantized_packing import QuantizedMatrix
 
 _NAN = 0x7F  # E4M3's, without its sign
+_MAX_E4M3, _MIN_SCALE = np.float32(448), np.float32(2.0**-100)
+PLACES = np.array([column for p in range(4) for column in (2 * p, 2 * p + 1, 8 + 2 * p, 9 + 2 * p)])
+"""Columns of sixteen in the order in which quantize_tokens.cu stores their codes."""
+
+
+def quantized_tokens(x: np.ndarray, *, in_groups: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the E4M3 numbers of float32 tokens; their scales, for each column; the same ``[N, groups]``.
+
+    Args:
+        in_groups: whether 128 columns of a token have a scale; else all.
+    """
+    tokens, columns = x.shape
+    width = 128 if in_groups else columns
+    padded = np.zeros((tokens, -(-columns // width) * width), np.float32)
+    padded[:, :columns] = x
+    groups = np.abs(padded).reshape(tokens, -1, width).max(2)
+    scales = np.maximum(groups / _MAX_E4M3, _MIN_SCALE)
+    spread = np.repeat(scales, width, axis=1)[:, :columns]
+    return (x / spread).astype(ml_dtypes.float8_e4m3fn), spread, scales
 
 
 def quantized_matrix(packed: PackedFormat, outputs: int, inputs: int, seed: int = 0) -> QuantizedMatrix:

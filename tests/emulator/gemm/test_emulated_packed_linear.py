@@ -17,9 +17,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from emulated_gpu import EmulatedGpu, HostArray, imported, to_gpu
+from emulated_gpu import EmulatedGpu, imported, to_gpu
 from emulated_kernel import needs_compiler, tensor_map
-from quantized_matrix import quantized_matrix
+from quantized_matrix import PLACES, quantized_matrix, quantized_tokens
 
 from wisp_plan.memory.buffers import gemm as buffers
 from wisp_plan.quantization.packed_format import PACKED_FORMATS, PackedFormat
@@ -32,7 +32,6 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FORMATS = ("fp8", "fp8_block", "int4_g64_zero", "nvfp4")  # a source each
 OUTPUTS, INPUTS = 336, 1552  # the last tiles of rows and of columns are parts
 TOKENS = (5, 16, 30, 60, 100, 200)  # a width of tiles each
-PLACES = np.array([column for p in range(4) for column in (2 * p, 2 * p + 1, 8 + 2 * p, 9 + 2 * p)])
 
 
 @cache
@@ -54,9 +53,9 @@ class Case:
         self.packed, self.op = packed, op
         permutation = "gate_up_interleaved" if op == "linear_swiglu" else "plain"
         matrix = quantized_matrix(packed, OUTPUTS, INPUTS)
-        self.memory = _aligned(pack_quantized(packed, matrix, permutation))
+        self.memory = to_gpu(pack_quantized(packed, matrix, permutation))
         of_storage = OUTPUTS, INPUTS, permutation, packed
-        self.weight = wrappers()[1].QuantizedStorage(HostArray(self.memory), *of_storage)
+        self.weight = wrappers()[1].QuantizedStorage(self.memory, *of_storage)
         self.x, self.codes = random.standard_normal((tokens, INPUTS)).astype(BF16), None
         x, weights = self.x.astype(np.float64), _as_multiplied(packed, matrix, is_rounded=not has_codes)
         if has_codes:
@@ -70,20 +69,15 @@ class Case:
 
     def _codes(self):
         """Return tokens rounded to E4M3, and codes and scales as quantize_tokens.cu stores them."""
-        width = self.packed.tile_columns if self.packed.has_block_scales else INPUTS
-        x, tokens = self.x.astype(np.float32), len(self.x)
-        groups = -(-INPUTS // width)
-        padded = np.pad(np.abs(x), ((0, 0), (0, groups * width - INPUTS)))
-        scales = padded.reshape(tokens, groups, width).max(2) / np.float32(448)
-        spread = np.repeat(scales, width, axis=1)[:, :INPUTS]
-        numbers = (x / spread).astype(ml_dtypes.float8_e4m3fn)
+        in_groups, tokens = self.packed.has_block_scales, len(self.x)
+        numbers, spread, scales = quantized_tokens(self.x.astype(np.float32), in_groups=in_groups)
         stride = buffers.padded_tokens(tokens)
-        held = np.zeros((groups, stride), np.float32)
+        held = np.zeros((scales.shape[1], stride), np.float32)
         held[:, :tokens] = scales.T
         codes = numbers.view(np.uint8).reshape(tokens, -1, 16)[:, :, PLACES].reshape(tokens, INPUTS)
         made = to_gpu(np.ascontiguousarray(codes).view(BF16)), to_gpu(held)
         exact = numbers.astype(np.float64) * spread
-        return exact, wrappers()[2].Codes(*made, stride if self.packed.has_block_scales else 0)
+        return exact, wrappers()[2].Codes(*made, stride if in_groups else 0)
 
     def launch(self, planner, *, seed: int, resident: int = 0) -> np.ndarray:
         gpu, tokens = EmulatedGpu(seed, resident=resident, hardware="hopper"), to_gpu(self.x)
@@ -96,9 +90,9 @@ class Case:
         maps = lambda array, width: tensor_map(array.host, width, 64)  # noqa: E731
         made = wrappers()[0].quantized_launch(gpu, planner, self.op, *arrays, maps, self.codes)
         bias = to_gpu(self.bias)
-        made.arguments.weight = self.memory.ctypes.data
-        made.arguments.bias = 0 if self.op == "linear_logits" else bias.host.ctypes.data
-        made.quantized.point_to(self.memory.ctypes.data)
+        made.arguments.weight = self.memory.data.ptr
+        made.arguments.bias = 0 if self.op == "linear_logits" else bias.data.ptr
+        made.quantized.point_to(self.memory.data.ptr)
         given = made.tokens, made.arguments, made.quantized
         sizes = {"shared_bytes": made.shared_bytes, "cluster": made.cluster}
         made.kernel.launch(made.grid, made.threads, *given, **sizes)
@@ -130,13 +124,6 @@ def _times_split(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
     high = scales.astype(BF16).astype(np.float32)
     low = (scales - high).astype(BF16).astype(np.float32)
     return codes * high + (codes * low).astype(BF16).astype(np.float32)
-
-
-def _aligned(array: np.ndarray) -> np.ndarray:
-    memory = np.zeros(array.size + 128, np.uint8)
-    memory = memory[-memory.ctypes.data % 128 :][: array.size]
-    memory[:] = array
-    return memory
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -12,6 +11,7 @@ pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parent))
 from linear_cases import BF16, as_bits, check_stable, spare_rows, widened  # noqa: E402
 from quantized_cases import QuantizedCase  # noqa: E402
+from quantized_matrix import PLACES, quantized_tokens  # noqa: E402
 from test_linear_rotary import Step, assert_equal, order_of  # noqa: E402
 
 from wisp_runtime.ops.cuda.attention.rope import Rope  # noqa: E402
@@ -22,19 +22,6 @@ from wisp_runtime.ops.cuda.gemm.token_codes import TokenCodes  # noqa: E402
 FORMATS = ("fp8", "fp8_block")
 TOKENS = (65, 100, 128, 129, 192, 200, 257, 700)
 NORM = 3e-3  # relative error: a result rounded to bf16 is 1.7e-3 off, 2,048 columns in 14 bits 0.9e-3
-PLACES = np.array([column for p in range(4) for column in (2 * p, 2 * p + 1, 8 + 2 * p, 9 + 2 * p)])
-
-
-def quantized(x, in_groups):
-    """Return the E4M3 numbers of x in the order of its columns, and their scales, spread over all of them."""
-    tokens, columns = x.shape
-    width = 128 if in_groups else columns
-    padded = np.zeros((tokens, -(-columns // width) * width), np.float32)
-    padded[:, :columns] = x
-    groups = np.abs(padded).reshape(tokens, -1, width).max(2)
-    scales = np.maximum(groups / np.float32(448), np.float32(2.0**-100))
-    spread = np.repeat(scales, width, axis=1)[:, :columns]
-    return (x / spread).astype(ml_dtypes.float8_e4m3fn), spread, scales
 
 
 def linear_of(device):
@@ -51,7 +38,7 @@ def test_activations_are_rounded_to_the_nearest(device, random_bf16, columns, in
     codes = TokenCodes(device)
     codes.reserve(70, columns)
     rounded = codes(to_device(host), in_groups=in_groups)
-    numbers, _, scales = quantized(host.astype(np.float32), in_groups)
+    numbers, _, scales = quantized_tokens(host.astype(np.float32), in_groups=in_groups)
     actual = to_host(rounded.codes.view(np.uint8)).reshape(67, -1, 16)
     expected = numbers.view(np.uint8).reshape(67, -1, 16)[:, :, PLACES]
     assert np.array_equal(actual, expected)
@@ -70,7 +57,7 @@ def test_linear_is_the_matmul_of_the_rounded_numbers(device, name, outputs, inpu
         x, dense = case.x(count)
         spare = spare_rows(device, "test.y", count, outputs, BF16)
         y = linear(x, case.weight, out_name="test.y")
-        numbers, scales, _ = quantized(cp.asnumpy(dense), name == "fp8_block")
+        numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")
         expected = case.matmul(to_device(numbers.astype(np.float32) * scales))
         actual = widened(y.view(np.uint16))
         relative = float(cp.linalg.norm(actual - expected) / cp.linalg.norm(expected))
@@ -98,7 +85,7 @@ def test_other_ops_take_the_same_sums(device, random, name):
     plain, by_heads = (QuantizedCase(device, name, 1024, 576, order) for order in ("plain", order_of(128)))
     for count in TOKENS:
         x, dense = gated.x(count)
-        numbers, scales, _ = quantized(cp.asnumpy(dense), name == "fp8_block")
+        numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")
         expected = gated.gated(to_device(numbers.astype(np.float32) * scales))
         y = widened(linear.swiglu(x, gated.weight, gated.bias, out_name="test.y").view(np.uint16))
         assert float(cp.linalg.norm(y - expected) / cp.linalg.norm(expected)) < 2 * NORM

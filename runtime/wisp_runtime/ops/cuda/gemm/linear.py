@@ -260,7 +260,7 @@ class Linear:
                 self._device, self._quantized_planner, op, x, weight, *arrays, self._map, codes
             )
         chosen = self._planner(GemmShape(weight.outputs, weight.inputs, len(x)), self._device.sm_count)
-        assert not chosen.is_split or chosen.grid * 2 * buffers.BLOCK_M * chosen.block_n <= partials.size
+        assert chosen.partial_sums <= partials.size
         tile = width, row_tiles = chosen.block_n, chosen.row_tiles
         depth, is_small = stages(width, self._shared_bytes, row_tiles), width <= SMALL_N and row_tiles == 2
         enough = 1 if is_small else 2  # a stage is released when the next one is there

@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from wisp_plan.memory.buffers import gemm as buffers
 from wisp_plan.quantization.packed_format import PackedFormat
 from wisp_runtime.batch import Array
 from wisp_runtime.ops.cuda.device.checks import require_true
@@ -69,7 +68,7 @@ def quantized_launch(
     packed = weight.packed
     shape = GemmShape(weight.outputs, weight.inputs, len(x), packed.tile_columns)
     chosen = (planner if codes is None else plan_w8a8)(packed, shape, device.sm_count)
-    assert not chosen.is_split or chosen.grid * 2 * buffers.BLOCK_M * chosen.block_n <= partials.size
+    assert chosen.partial_sums <= partials.size
     depth = stages(packed, chosen.block_n, device.shared_bytes, codes is not None)
     name = f"n{chosen.block_n}" if codes is None else f"w8a8_n{chosen.block_n}"
     require_true(

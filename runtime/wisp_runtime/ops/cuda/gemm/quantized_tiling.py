@@ -120,14 +120,20 @@ def estimate_us(packed: PackedFormat, plan: GemmPlan, is_w8a8: bool = False) -> 
     waves, split_steps = -(-plan.full_tiles // plan.grid), -(-plan.stream_steps // ranges)
     epilogue_ns = _EPILOGUE_NS + _EPILOGUE_NS_A_TOKEN * width
     epilogues = waves + -(-plan.stream_tiles // ranges)
-    combine_ns = _COMBINE_NS + _COMBINE_NS_A_TOKEN * width if plan.is_split else 0.0
-    if plan.is_split and width <= _FEW_TOKENS:
-        combine_ns *= max(1.0, ranges / plan.stream_tiles / _PARTS_OF_FEW)
+    combine_ns = _combine_ns(plan) if plan.is_split else 0.0
     compute_ns = (waves * k_tiles + split_steps) * step_ns + epilogues * epilogue_ns
     reads = -(-plan.n_tiles // plan.group)
     weight_bytes = reads * plan.m_tiles * 2 * k_tiles * packed.tile_bytes
     memory_ns = weight_bytes / _rate(plan.grid) + epilogue_ns
     return (_START_NS + max(compute_ns, memory_ns) + combine_ns) / 1000
+
+
+def _combine_ns(plan: GemmPlan) -> float:
+    """Return the time in which the last block of a split tile adds the others' sums."""
+    combine_ns = _COMBINE_NS + _COMBINE_NS_A_TOKEN * plan.block_n
+    if plan.block_n > _FEW_TOKENS:
+        return combine_ns
+    return combine_ns * max(1.0, plan.ranges / plan.stream_tiles / _PARTS_OF_FEW)
 
 
 def _step_ns(packed: PackedFormat, width: int, is_w8a8: bool) -> float:

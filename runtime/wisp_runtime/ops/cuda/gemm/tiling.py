@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from wisp_plan.memory.buffers.gemm import BLOCK_N
+from wisp_plan.memory.buffers.gemm import BLOCK_M, BLOCK_N
 from wisp_runtime.ops.cuda.device.manifest import constants
 
 ROW_TILE = 64
@@ -115,6 +115,11 @@ class GemmPlan:
     def is_split(self) -> bool:
         """Whether partial sums of a tile go through memory."""
         return self.ranges > 0 and self.stream_tiles % self.ranges > 0
+
+    @property
+    def partial_sums(self) -> int:
+        """Float32 that partial sums take: two slots a block, of a tile of two row tiles."""
+        return self.grid * 2 * BLOCK_M * self.block_n if self.is_split else 0
 
 
 @dataclass(frozen=True, slots=True)
