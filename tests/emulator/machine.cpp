@@ -1,6 +1,8 @@
 // machine.cpp: fibers take turns; copies and stores land between them.
 #include "machine.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -59,27 +61,34 @@ void fiber_main() {
 
 // Every kernel's library has a machine of its own: what stays in each would add up.
 void Machine::free_grid() {
-  blocks_.clear(), copies_.clear(), copiers_.clear(), stores_.clear(), stacks_.reset();
+  blocks_.clear(), copies_.clear(), copiers_.clear(), stores_.clear();
+  munmap(stacks_, stacks_bytes_);
   shared_ = {};
 }
 
 void Machine::make_grid() {
   const int count = int(grid.x * grid.y * grid.z), threads = int(block_shape.x * block_shape.y * block_shape.z);
   shared_.assign(size_t(count + 1) * kSharedBytes, std::byte{0xff});
-  stacks_ = std::make_unique_for_overwrite<std::byte[]>(size_t(count) * threads * kStackBytes);
-  const size_t skew = 1024 - reinterpret_cast<uintptr_t>(shared_.data()) % 1024;
+  // Most of it is never touched: it may be more than there is.
+  stacks_bytes_ = size_t(count) * threads * kStackBytes;
+  void* const stacks =
+      mmap(nullptr, stacks_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (stacks == MAP_FAILED) std::abort();
+  stacks_ = static_cast<std::byte*>(stacks);
+  skew_ = 1024 - reinterpret_cast<uintptr_t>(shared_.data()) % 1024;
   for (int b = 0; b < count; b++) {
     auto block = std::make_unique<Block>();
     block->index = {b % grid.x, b / grid.x % grid.y, b / grid.x / grid.y};
     block->rank = b % cluster_size;
-    block->shared = shared_.data() + skew + size_t(b) * kSharedBytes;
+    block->shared = shared_.data() + skew_ + size_t(b) * kSharedBytes;
     block->warps.resize((threads + 31) / 32);
     block->fibers.resize(threads);
+    block->readers.assign(kSharedBytes / kPlaceBytes, 0);
     for (int t = 0; t < threads; t++) {
       Fiber& fiber = block->fibers[t];
       fiber.thread = {t % block_shape.x, t / block_shape.x % block_shape.y, t / block_shape.x / block_shape.y};
       fiber.block = block.get(), fiber.lane = t % 32, fiber.warp = t / 32;
-      const auto stack_end = stacks_.get() + size_t(b * threads + t + 1) * kStackBytes;
+      const auto stack_end = stacks_ + size_t(b * threads + t + 1) * kStackBytes;
       uintptr_t top = reinterpret_cast<uintptr_t>(stack_end) / 16 * 16 - 64;
       void** frame = reinterpret_cast<void**>(top);
       frame[6] = reinterpret_cast<void*>(&fiber_main);
@@ -245,6 +254,39 @@ uint32_t Machine::load(const uint32_t* from) {
     if (store.to == from && store.by == current) value = store.value;
   }
   return value;
+}
+
+void Machine::read_shared(uint32_t address) {
+  const uint32_t place = address / kPlaceBytes;
+  if (address >= kSharedBytes) return;  // another block's
+  Fiber& self = *current;
+  if (self.has_read.empty()) self.has_read.resize(kSharedBytes / kPlaceBytes);
+  if (self.has_read[place]) return;
+  self.has_read[place] = true;
+  self.reads.push_back(place);
+  self.block->readers[place]++;
+}
+
+void Machine::finish_reads_of(Fiber& fiber) {
+  for (const uint32_t place : fiber.reads) fiber.has_read[place] = false, fiber.block->readers[place]--;
+  fiber.reads.clear();
+}
+
+void Machine::finish_reads_of_warp() {
+  std::vector<Fiber>& fibers = current->block->fibers;
+  const size_t first = size_t(current->warp) * 32, last = std::min(first + 32, fibers.size());
+  for (size_t i = first; i < last; i++) finish_reads_of(fibers[i]);
+}
+
+void Machine::check_copy(std::byte* to, size_t bytes) {
+  const size_t at = size_t(to - shared_.data() - skew_), block = at / kSharedBytes;
+  for (size_t place = at % kSharedBytes / kPlaceBytes; place * kPlaceBytes < at % kSharedBytes + bytes; place++) {
+    if (blocks_[block]->readers[place] == 0) continue;
+    const auto is_reader = [place](const Fiber& fiber) { return !fiber.has_read.empty() && fiber.has_read[place]; };
+    const Fiber& reader = *std::ranges::find_if(blocks_[block]->fibers, is_reader);
+    fault("a copy to " + std::to_string(place * kPlaceBytes) + ", where a load of thread " +
+          std::to_string(reader.thread.x) + " may still be on its way");
+  }
 }
 
 void Machine::order_stores() {

@@ -22,6 +22,7 @@ struct Dim3 {
 
 constexpr uint32_t kSharedBytes = 256 * 1024;  // of a block: what 18 bits can name
 constexpr uint32_t kFixedBytes = 24 * 1024;    // of these, at the end, memory of a fixed size
+constexpr uint32_t kPlaceBytes = 16;           // of shared memory, whose readers are counted
 constexpr int kRankShift = 24;                 // mapa's addresses: rank + 1 above this bit
 
 struct Block;
@@ -41,6 +42,10 @@ struct Fiber {
   std::vector<unsigned> groups;               // `issued` at each cp.async.commit_group
   std::pair<const void*, unsigned> seen[8];   // what it last loaded of what others write, in turns
   unsigned loads = 0;
+  // Places in shared memory, of 16 bytes, that it has loaded from since its last fence or barrier: these loads may
+  // still be on their way when the copy engine writes there.
+  std::vector<uint32_t> reads;
+  std::vector<bool> has_read;
 };
 
 struct Barrier {  // of bar.sync, of a warp, of a cluster
@@ -62,6 +67,7 @@ struct Block {
   std::vector<Warp> warps;
   Barrier barriers[16], cluster_barrier;  // the latter of rank 0 counts
   bool claims[2] = {};                    // of __syncthreads_or, in turns
+  std::vector<uint16_t> readers;          // of each place in shared memory: threads whose `reads` have it
 };
 
 struct Store {  // relaxed, not yet seen by others
@@ -107,13 +113,18 @@ class Machine {
   void store_relaxed(uint32_t* to, uint32_t value);
   uint32_t load(const uint32_t* from);          // with this thread's own stores
   void look(const void* from, unsigned value);  // a load of what others write: poll if it is one of a loop
-  void order_stores();                          // before a barrier of the block: a release after it publishes them
+  void read_shared(uint32_t address);
+  void finish_reads() { finish_reads_of(*current); }  // a fence of the copy engine's, or a barrier of the block
+  void finish_reads_of_warp();
+  void check_copy(std::byte* to, size_t bytes);  // by the copy engine: what it writes over has been read
+  void order_stores();                           // before a barrier of the block: a release after it publishes them
   void release();
 
  private:
   void make_grid();
   void free_grid();
   bool turn(Block& block, int warp);
+  void finish_reads_of(Fiber& fiber);
   std::byte* resolve_elsewhere(uint32_t address);
   bool is_anything_on_its_way() const { return !(copies_.empty() && copiers_.empty() && stores_.empty()); }
   void land_some();
@@ -124,7 +135,9 @@ class Machine {
   unsigned lateness_ = 1, resident_ = 0;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<std::byte> shared_;
-  std::unique_ptr<std::byte[]> stacks_;
+  size_t skew_ = 0;  // of the first block's shared memory in it
+  std::byte* stacks_ = nullptr;
+  size_t stacks_bytes_ = 0;
   std::vector<std::function<void()>> copies_;
   std::vector<Fiber*> copiers_;
   std::vector<Store> stores_;

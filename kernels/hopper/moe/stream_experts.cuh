@@ -205,7 +205,7 @@ __device__ __forceinline__ void multiply_items(const StreamArgs& args, Ring<Weig
     for (int left = own.inputs; left > 0; left -= Weights::kColumns) {
       mbarrier_wait(ring.full(), ring.parity);
       Weights::multiply(sums, data + ring.at(), left / portable::kChunk, gemm.matrix, tokens + ring.at());
-      __syncwarp();
+      finish_shared_loads();
       if (lane == 0) mbarrier_arrive(ring.empty());
       ring.advance();
     }

@@ -64,7 +64,7 @@ struct TileQueue {
     const uint4 words = load_shared16(slot);
     tile.expert = words.x, tile.first = words.y, tile.end = words.z, tile.row_block = words.w;
     if (kIsWarp) __syncwarp();
-    if (!kIsWarp || threadIdx.x % 32 == 0) mbarrier_arrive(empty);
+    if (!kIsWarp || threadIdx.x % 32 == 0) mbarrier_arrive_after(empty, words.w);
     parity ^= 1;
     return tile.expert >= 0;
   }

@@ -215,7 +215,7 @@ __device__ __forceinline__ void multiply(float (&sums)[kTileTokens / 2], Units& 
     const uint32_t first = multiply_half(left, halves == 1);
     make_fragments(right, slot + warp * 2048, 1, units);
     __syncwarp();
-    if (releases) mbarrier_arrive(weights.empty + weights.state.stage * 8);
+    if (releases) mbarrier_arrive_after(weights.empty + weights.state.stage * 8, right[3][0]);
     weights.advance();
     before = multiply_half(right, halves < 4 || k % 2 || k + 1 == column_tiles);
     if (releases && first) mbarrier_arrive(first);

@@ -133,13 +133,19 @@ struct Compute {
     for (int i = 0; i < kParts * (kKStep - 1); i++) read.advance();
   }
 
-  // Release the oldest stage of weights that is not released.
+  // Release the oldest stage of weights that is not released, once `loaded` is there: see mbarrier_arrive_after.
+  __device__ __forceinline__ void release_stage(uint32_t loaded) {
+    if (lane() == 0) mbarrier_arrive_after(stage_empty + released.index * 8, loaded);
+    released.advance();
+  }
+  // The same of one that tensor cores have read.
   __device__ __forceinline__ void release_stage() {
     if (lane() == 0) mbarrier_arrive(stage_empty + released.index * 8);
     released.advance();
   }
 
-  // Wait for the next stages of this warpgroup, call use(their addresses), and release them.
+  // Wait for the next stages of this warpgroup, call use(their addresses), and release them once what it returns is
+  // there: see mbarrier_arrive_after.
   template <int kCount, class Use>
   __device__ __forceinline__ void next_stages(Use use) {
     uint32_t addresses[kCount];
@@ -149,14 +155,14 @@ struct Compute {
       addresses[i] = stages + stage.index * kStageBytes;
       stage.advance();
     }
-    use(addresses);
+    const uint32_t loaded = use(addresses);
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kCount; i++) release_stage();
+    for (int i = 0; i < kCount; i++) release_stage(loaded);
   }
   template <class Use>
   __device__ __forceinline__ void next_stage(Use use) {
-    next_stages<1>([&](const uint32_t (&addresses)[1]) { use(addresses[0]); });
+    next_stages<1>([&](const uint32_t (&addresses)[1]) { return use(addresses[0]); });
   }
 
   // Scales of the residual's rows, 1 / rms, come to shared memory. From 32 sequences on the compute warps gather them

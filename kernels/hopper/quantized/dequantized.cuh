@@ -33,7 +33,7 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[kTokens / 2], const 
       for (int i = 0; i < kBatch; i++) codec.step(a[i], batch * kBatch + i);
       if (batch == Codec::kSteps / kBatch - 1) {
         __syncwarp();
-        if (releases) mbarrier_arrive(weights.empty + weight.stage * 8);
+        if (releases) mbarrier_arrive_after(weights.empty + weight.stage * 8, a[kBatch - 1][0]);
         weight.advance(weights.stages);
       }
       PipelineState first = token;
@@ -84,6 +84,7 @@ __device__ __forceinline__ void multiply_by_warp(float (&sums)[kTokens / 2], con
     mbarrier_wait(weights.full + weight.stage * 8, weight.parity);
     const uint32_t rows = weights.data + weight.stage * weights.stage_bytes + warpgroup * slot;
     Codec codec(rows + warp * (quantized.tile_bytes / 4), rows + slot - 128 + warp * 8, quantized);
+    uint32_t a[4];
 #pragma unroll
     for (int box = 0; box < Codec::kSteps / 4; box++) {
       mbarrier_wait(tokens.full + token.stage * 8, token.parity);
@@ -92,11 +93,10 @@ __device__ __forceinline__ void multiply_by_warp(float (&sums)[kTokens / 2], con
 #pragma unroll
       for (int i = 0; i < kGroups * 2; i++) load_matrices(b[i / 2][i % 2], from + i / 2 * 1024 + chunks[i % 2]);
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(tokens.empty + token.stage * 8);
+      if (lane == 0) mbarrier_arrive_after(tokens.empty + token.stage * 8, b[kGroups - 1][1][0]);
       token.advance(tokens.stages);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        uint32_t a[4];
         codec.step(a, box * 4 + i);
 #pragma unroll
         for (int group = 0; group < kGroups; group++) {
@@ -105,7 +105,7 @@ __device__ __forceinline__ void multiply_by_warp(float (&sums)[kTokens / 2], con
       }
     }
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(weights.empty + weight.stage * 8);
+    if (lane == 0) mbarrier_arrive_after(weights.empty + weight.stage * 8, a[0]);
     weight.advance(weights.stages);
   }
 #pragma unroll

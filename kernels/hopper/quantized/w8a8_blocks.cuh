@@ -6,13 +6,14 @@
 
 #include "w8a8_fragments.cuh"
 
-// Add kPart tokens' sums of 128 columns, times their scales.
+// Add kPart tokens' sums of 128 columns, times their scales. Return a word of the last that were loaded.
 template <int kPart>
-__device__ __forceinline__ void add_scaled(float* sums, const float (&part)[kPart / 2], uint32_t token_scales,
-                                           const float (&row_scales)[2]) {
+__device__ __forceinline__ uint32_t add_scaled(float* sums, const float (&part)[kPart / 2], uint32_t token_scales,
+                                               const float (&row_scales)[2]) {
+  uint2 two;
 #pragma unroll
   for (int group = 0; group < kPart / 8; group++) {
-    const uint2 two = codec::load_words2(token_scales + group * 32 + threadIdx.x % 4 * 8);
+    two = codec::load_words2(token_scales + group * 32 + threadIdx.x % 4 * 8);
     const float of_token[2] = {__uint_as_float(two.x), __uint_as_float(two.y)};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -20,6 +21,7 @@ __device__ __forceinline__ void add_scaled(float* sums, const float (&part)[kPar
       sums[at] += part[at] * (of_token[i % 2] * row_scales[i / 2]);
     }
   }
+  return two.x;
 }
 
 // Sum over the tile's K-range.
@@ -38,6 +40,7 @@ __device__ __forceinline__ void multiply_blocks(float (&sums)[kTokens / 2], cons
     mbarrier_wait(tokens.full + token.stage * 8, token.parity);
     const uint32_t box = tokens.data + token.stage * tokens.stage_bytes;
     const uint32_t token_scales = pipelines.token_scales + token.stage * kTokens * 4;
+    uint32_t loaded = 0;
 #pragma unroll
     for (int part = 0; part < kTokens / kPart; part++) {
       float sums_of_part[kPart / 2];
@@ -51,10 +54,11 @@ __device__ __forceinline__ void multiply_blocks(float (&sums)[kTokens / 2], cons
       wgmma_commit();
       wgmma_wait<0>();
       wgmma_registers(sums_of_part);
-      add_scaled<kPart>(sums + part * kPart / 2, sums_of_part, token_scales + part * kPart * 4, weights.scales);
+      loaded =
+          add_scaled<kPart>(sums + part * kPart / 2, sums_of_part, token_scales + part * kPart * 4, weights.scales);
     }
     __syncwarp();
-    if (releases) mbarrier_arrive(tokens.empty + token.stage * 8);
+    if (releases) mbarrier_arrive_after(tokens.empty + token.stage * 8, loaded);
     token.advance(tokens.stages);
   }
 }

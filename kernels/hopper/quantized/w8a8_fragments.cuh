@@ -27,8 +27,9 @@ struct WeightFragments {
       const uint2 two = codec::load_words2(rows + slot - 128 + warp * 8);
       scales[0] = __uint_as_float(two.x), scales[1] = __uint_as_float(two.y);
     }
+    const uint32_t loaded = kBlocks ? __float_as_uint(scales[0]) : q[15];
     __syncwarp();
-    if (threadIdx.x % 32 == 0) mbarrier_arrive(weights.empty + weight.stage * 8);
+    if (threadIdx.x % 32 == 0) mbarrier_arrive_after(weights.empty + weight.stage * 8, loaded);
     weight.advance(weights.stages);
 #pragma unroll
     for (int i = 0; i < 8; i++) {

@@ -27,6 +27,18 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier, uint32_t count
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
+// Arrive once `loaded` is in its register, a word of the warp's last load of shared memory: its loads come in their
+// order. An arrival alone does not wait for them: where tensor cores keep shared memory busy they are on their way for
+// longer than the next copy, and have its bytes. The permutation takes the barrier's address, whatever was loaded.
+__device__ __forceinline__ void mbarrier_arrive_after(uint32_t barrier, uint32_t loaded, uint32_t count = 1) {
+  asm volatile(
+      "{\n.reg .b32 at;\n"
+      "prmt.b32 at, %0, %1, 0x3210;\n"
+      "mbarrier.arrive.shared::cta.b64 _, [at], %2;\n}" ::"r"(barrier),
+      "r"(loaded), "r"(count)
+      : "memory");
+}
+
 // Arrive as soon as all copies that this thread has started (async_copy.cuh) are done; returns at once.
 __device__ __forceinline__ void mbarrier_arrive_after_copies(uint32_t barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");

@@ -105,6 +105,7 @@ inline size_t __cvta_generic_to_shared(const void* address) {
 }
 
 inline void __syncthreads() {
+  emulator::machine.finish_reads();
   emulator::machine.order_stores();
   emulator::machine.wait_for(emulator::machine.current->block->barriers[0], int(blockDim.x));
 }

@@ -37,6 +37,12 @@ inline Mbarrier& mbarrier(uint32_t address) {
   return machine.at<Mbarrier>(address);
 }
 
+template <class T>
+T load_shared(uint32_t address) {
+  machine.read_shared(address);
+  return machine.at<T>(address);
+}
+
 // Copies run when nobody is current: they find their places beforehand.
 inline void land_later(uint32_t to, uint32_t barrier, std::vector<std::byte> bytes) {
   std::byte* const place = machine.resolve(to);
@@ -62,6 +68,7 @@ inline uint32_t swizzled(uint32_t address) {
 inline void land_box_later(std::byte* shared, uint32_t to, const void* map, int column, int row, Mbarrier* barrier) {
   const CUtensorMap& of = *static_cast<const CUtensorMap*>(map);
   if (to % 1024) machine.fault("a box goes to no multiple of 1,024");
+  machine.check_copy(shared + to, size_t(of.box_rows) * 128);
   machine.later([=] {
     for (int r = 0; r < of.box_rows; r++) {
       for (int c = 0; c < of.box_columns; c++) {
@@ -160,14 +167,19 @@ inline void ptx_barrier_cluster_wait_acquire() {
   ptx_barrier_cluster_wait_aligned();
 }
 inline void ptx_bar_sync(int barrier, int threads) {
+  emulator::machine.finish_reads();
   emulator::machine.order_stores();
   emulator::machine.wait_for(emulator::machine.current->block->barriers[barrier], threads);
 }
 inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) {}
 inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {}
 inline void ptx_fence_mbarrier_init_release_cluster() {}
-inline void ptx_fence_proxy_async_shared__cta() {}
-inline void ptx_fence_proxy_async() {}
+inline void ptx_fence_proxy_async_shared__cta() {
+  emulator::machine.finish_reads();
+}
+inline void ptx_fence_proxy_async() {
+  emulator::machine.finish_reads();
+}
 inline void ptx_prefetch_tensormap(const void*) {}
 inline void ptx_prefetch_global_L2(const void*) {}
 inline void ptx_mov_u64(unsigned long long& now) {
@@ -187,6 +199,11 @@ inline void ptx_mbarrier_init_shared__cta_b64(uint32_t barrier, uint32_t arrival
 inline void ptx_mbarrier_arrive_shared__cta_b64(uint32_t barrier, uint32_t count = 1) {
   emulator::machine.order_stores();
   emulator::mbarrier(barrier).arrive(count);
+}
+// mbarrier_arrive_after: a warp's loads before are done.
+inline void ptx_block_prmt_b32(uint32_t barrier, uint32_t, uint32_t count) {
+  emulator::machine.finish_reads_of_warp();
+  ptx_mbarrier_arrive_shared__cta_b64(barrier, count);
 }
 inline void ptx_mbarrier_arrive_shared__cluster_b64(uint32_t barrier) {
   ptx_mbarrier_arrive_shared__cta_b64(barrier);
@@ -243,6 +260,7 @@ inline void ptx_cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__byte
     emulator::machine.fault("a bulk copy from or to no multiple of 16");
   }
   std::byte* const place = emulator::machine.resolve(to);
+  emulator::machine.check_copy(place, bytes);
   emulator::Mbarrier* const of = &emulator::mbarrier(barrier);
   emulator::machine.later([=] {
     std::memcpy(place, from, bytes);
@@ -282,19 +300,19 @@ inline void ptx_st_async_weak_shared__cluster_mbarrier__complete_tx__bytes_v4_f3
 
 // Loads, stores, atomics.
 inline void ptx_ld_shared_f32(float& value, uint32_t from) {
-  value = emulator::machine.at<float>(from);
+  value = emulator::load_shared<float>(from);
 }
 inline void ptx_ld_shared_v2_f32(float& a, float& b, uint32_t from) {
-  a = emulator::machine.at<float>(from), b = emulator::machine.at<float>(from + 4);
+  ptx_ld_shared_f32(a, from), ptx_ld_shared_f32(b, from + 4);
 }
 inline void ptx_ld_shared_v4_f32(float& a, float& b, float& c, float& d, uint32_t from) {
   ptx_ld_shared_v2_f32(a, b, from), ptx_ld_shared_v2_f32(c, d, from + 8);
 }
 inline void ptx_ld_shared_u16(uint16_t& value, uint32_t from) {
-  value = emulator::machine.at<uint16_t>(from);
+  value = emulator::load_shared<uint16_t>(from);
 }
 inline void ptx_ld_shared_u32(uint32_t& value, uint32_t from) {
-  value = emulator::machine.at<uint32_t>(from);
+  value = emulator::load_shared<uint32_t>(from);
 }
 inline void ptx_ld_shared_v2_u32(uint32_t& a, uint32_t& b, uint32_t from) {
   if (from % 8) emulator::machine.fault("a load of 8 bytes from no multiple of 8");
@@ -366,7 +384,7 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t& a, uint32_t& 
   uint32_t* const to[] = {&a, &b, &c, &d};
   const uint32_t lane = uint32_t(emulator::machine.current->lane);
   for (uint32_t i = 0; i < 4; i++) {
-    *to[i] = emulator::machine.at<uint32_t>(uint32_t(rows.words[i * 8 + lane / 4][0]) + lane % 4 * 4);
+    *to[i] = emulator::load_shared<uint32_t>(uint32_t(rows.words[i * 8 + lane / 4][0]) + lane % 4 * 4);
   }
 }
 inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d,
@@ -375,7 +393,7 @@ inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t& a, uint
   uint32_t* const to[] = {&a, &b, &c, &d};
   const uint32_t lane = uint32_t(emulator::machine.current->lane);
   const auto half = [&](uint32_t i, uint32_t r) {
-    return uint32_t(emulator::machine.at<uint16_t>(uint32_t(rows.words[i * 8 + r][0]) + lane / 4 * 2));
+    return uint32_t(emulator::load_shared<uint16_t>(uint32_t(rows.words[i * 8 + r][0]) + lane / 4 * 2));
   };
   for (uint32_t i = 0; i < 4; i++) *to[i] = half(i, lane % 4 * 2) | half(i, lane % 4 * 2 + 1) << 16;
 }

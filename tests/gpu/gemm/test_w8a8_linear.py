@@ -69,6 +69,22 @@ def test_linear_is_the_matmul_of_the_rounded_numbers(device, name, outputs, inpu
 
 
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "tokens"), [(4096, 14336, 4096), (28672, 4096, 700), (4096, 1024, 700)]
+)
+def test_loads_of_weights_never_meet_the_next_copy(device, name, outputs, inputs, tokens):
+    """Tiles of 192 tokens keep shared memory busy for longer than a stage's next copy takes."""
+    case, linear = QuantizedCase(device, name, outputs, inputs), linear_of(device)
+    x, dense = case.x(tokens)
+    y = linear(x, case.weight, out_name="test.y")
+    numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")
+    expected = case.matmul(to_device(numbers.astype(np.float32) * scales))
+    relative = float(cp.linalg.norm(widened(y.view(np.uint16)) - expected) / cp.linalg.norm(expected))
+    assert relative < NORM, f"{relative:.2e}"
+    check_stable(lambda: linear(x, case.weight, out_name="test.y"), y)
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_logits_are_of_16_bit_activations_however_many_sequences_there_are(device, name):
     linear, case = linear_of(device), QuantizedCase(device, name, 1000, 576)
     exact = Linear(device, rounds_tokens=False)

@@ -29,6 +29,8 @@ struct WarpTile {
     load_codes(codes, tile);
     unpacker.load(tile, block_scales);
   }
+  // For mbarrier_arrive_after.
+  __device__ __forceinline__ uint32_t last_loaded() const { return unpacker.last_loaded(codes); }
   __device__ __forceinline__ void add_to(float (&sums)[4], const WarpColumns<Format>& columns) const {
     add_tile<Format, 1>(sums, unpacker, codes, columns.words);
   }
@@ -44,6 +46,7 @@ struct WarpTile<Bf16> {
 #pragma unroll
     for (int step = 0; step < 4; step++) load_matrices(a[step], from + ((2 * step + lane / 16) ^ row) * 16);
   }
+  __device__ __forceinline__ uint32_t last_loaded() const { return a[3][0]; }
   __device__ __forceinline__ void add_to(float (&sums)[4], const WarpColumns<Bf16>& columns) const {
     float odd[4] = {};
 #pragma unroll

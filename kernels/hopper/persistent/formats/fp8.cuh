@@ -24,6 +24,7 @@ struct Fp8Block : Fp8 {
   struct Unpacker : Fp8::Unpacker {
     uint32_t scales[2];
     __device__ __forceinline__ void load(uint32_t tile, uint32_t block_scales) { load_words(scales, block_scales); }
+    __device__ __forceinline__ uint32_t last_loaded(const uint32_t (&)[kCodeWords]) const { return scales[1]; }
     __device__ __forceinline__ float scale(int group, bool is_lower) const {
       return __uint_as_float(is_lower ? scales[1] : scales[0]);
     }

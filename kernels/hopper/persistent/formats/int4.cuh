@@ -23,6 +23,9 @@ struct Int4 : Quantized {
       load_words(scales, tile + kCodeBytes + row * (4 * kGroups));
       if constexpr (kHasZeroPoints) load_words(zeros, tile + kCodeBytes + kScaleBytes + row * (2 * kGroups));
     }
+    __device__ __forceinline__ uint32_t last_loaded(const uint32_t (&)[kCodeWords]) const {
+      return kHasZeroPoints ? zeros[0] : scales[kGroups - 1];
+    }
     __device__ __forceinline__ float scale(int group, bool is_lower) const {
       return is_lower ? f16_high(scales[group]) : f16_low(scales[group]);
     }

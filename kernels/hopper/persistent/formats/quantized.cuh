@@ -6,6 +6,7 @@
 //
 // A format has, beside a WeightFormat's, an Unpacker:
 //   load(tile, block_scales)   scales, from shared memory
+//   last_loaded(codes)         a word of the last of these loads, or of the codes before them if there is none
 //   unpack<kStep>(a, codes)    a step's fragment, without what scale() gives
 //   scale(group, is_lower)     of the sums of kPromotedSteps steps, multiplied in float32, if those are not 0
 #pragma once
@@ -21,8 +22,11 @@ struct Quantized : WeightFormat {
   static constexpr int kPromotedSteps = 0;  // else sums of so many steps are scaled in float32
 };
 
-// Scales that are in the fragment already.
+// Scales that are in the fragment already, and none that are loaded.
 struct NoPromotedScales {
+  __device__ __forceinline__ uint32_t last_loaded(const uint32_t (&codes)[kCodeWords]) const {
+    return codes[kCodeWords - 1];
+  }
   __device__ __forceinline__ float scale(int group, bool is_lower) const { return 1.f; }
 };
 
@@ -53,6 +57,7 @@ struct GroupScales : NoPromotedScales {
   __device__ __forceinline__ void load(uint32_t tile, uint32_t block_scales) {
     load_words(scales, tile + kCodeBytes + threadIdx.x % 32 / 4 * (4 * kWords));
   }
+  __device__ __forceinline__ uint32_t last_loaded(const uint32_t (&)[kCodeWords]) const { return scales[kWords - 1]; }
 };
 
 // A lane's codes of a tile.

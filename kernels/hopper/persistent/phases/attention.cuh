@@ -112,7 +112,7 @@ class Attention {
 #pragma unroll 1
     for (int t = warpgroup; t < work.tiles; t += 2) {
       compute_.template next_stages<Cache::kStages>([&](const uint32_t (&stages)[Cache::kStages]) {
-        if (t / 2 % 4 != warp % 4) return;
+        if (t / 2 % 4 != warp % 4) return 0u;
         const int tile = work.first_tile + t;
         const uint32_t keys = stages[0], values = Cache::kStages > 1 ? stages[1] : keys + Cache::kPartBytes;
         if ((tile + 1) * kTileTokens >= work.end) {
@@ -120,6 +120,8 @@ class Attention {
         }
         if constexpr (kReloadsQueries) load(queries);
         attend<kHeadSize, 1, Operands>(all, typename Cache::Rows(keys, values), tile, queries, scale, work);
+        finish_shared_loads();
+        return 0u;
       });
       if (t / 2 % 4 == warp % 4) prepare_next();
     }

@@ -80,6 +80,7 @@ class DeltaUpdate {
         for (int i = 0; i < 4; i++) {
           load_shared(state[chunk][i], stage + (warp % 4 * 4 + i) * (kDeltaSize * 4) + lane * 16);
         }
+        return __float_as_uint(state[chunk][3].x);
       });
 #pragma unroll
       for (int i = 0; i < 4; i++) {

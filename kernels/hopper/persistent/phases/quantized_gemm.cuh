@@ -118,6 +118,9 @@ class QuantizedLoop {
   __device__ __forceinline__ void release(int stage) const {
     if (c_.lane() == 0) mbarrier_arrive(c_.activations_empty + stage * 8, G::kKStep);
   }
+  __device__ __forceinline__ void release_after(int stage, uint32_t loaded) const {
+    if (c_.lane() == 0) mbarrier_arrive_after(c_.activations_empty + stage * 8, loaded, G::kKStep);
+  }
 
   // This warp's tile of the next stage, which is released; what lies there if the warpgroup has none.
   __device__ __forceinline__ void load(uint32_t (&codes)[kCodeWords], Unpacker& unpacker, bool exists) {
@@ -126,7 +129,7 @@ class QuantizedLoop {
     load_codes(codes, tile);
     unpacker.load(tile, block_scales_ + c_.stage.index * kStageBlockScaleBytes);
     __syncwarp();
-    if (exists) c_.stage.advance(), c_.release_stage();
+    if (exists) c_.stage.advance(), c_.release_stage(unpacker.last_loaded(codes));
   }
 
   // A block of K. Its last stage of activations came last.
@@ -145,7 +148,7 @@ class QuantizedLoop {
         for (int i = 0; i < 2; i++) load_matrices(b[part][g][i], from + g * 1024 + ((chunk + 4 * i) ^ row) * 16);
       }
       __syncwarp();
-      release(activations.index);
+      release_after(activations.index, b[part][kGroups - 1][1][0]);
       activations.advance();
     }
 #pragma unroll
