@@ -1,4 +1,4 @@
-"""The emulated copy engine against loads that may still be on their way: who gives a stage back waits for them."""
+"""Copies over shared memory while loads of it may still be on their way, on the emulated GPU."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ class Args(ctypes.Structure):
         ("__syncwarp(); if (lane == 0) mbarrier_arrive_after(empty, word);", True),
     ],
 )
-def test_a_copy_to_what_may_still_be_loaded_is_a_fault(release: str, is_finished: bool, tmp_path: Path) -> None:
+def test_a_copy_to_what_may_still_be_loaded_is_a_fault(
+    release: str, is_finished: bool, tmp_path: Path
+) -> None:
     source = tmp_path / "one_stage.cu"
     source.write_text(KERNEL.replace("RELEASE", release))
     there, here = np.arange(TURNS * LANES, dtype=np.uint32), np.zeros(TURNS * LANES, np.uint32)
