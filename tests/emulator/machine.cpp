@@ -48,6 +48,7 @@ void* scheduler;
 void fiber_main() {
   (*body)();
   Fiber& self = *machine.current;
+  machine.finish_reads();
   self.is_done = true;
   Warp& warp = self.block->warps[self.warp];
   if (--warp.live > 0 && warp.barrier.arrived == unsigned(warp.live)) {
@@ -63,6 +64,7 @@ void fiber_main() {
 void Machine::free_grid() {
   blocks_.clear(), copies_.clear(), copiers_.clear(), stores_.clear();
   munmap(stacks_, stacks_bytes_);
+  stacks_ = nullptr, stacks_bytes_ = 0;
   shared_ = {};
 }
 
@@ -73,7 +75,10 @@ void Machine::make_grid() {
   stacks_bytes_ = size_t(count) * threads * kStackBytes;
   void* const stacks =
       mmap(nullptr, stacks_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (stacks == MAP_FAILED) std::abort();
+  if (stacks == MAP_FAILED) {
+    std::fprintf(stderr, "no memory for the stacks of %zu threads\n", size_t(count) * threads);
+    std::abort();
+  }
   stacks_ = static_cast<std::byte*>(stacks);
   skew_ = 1024 - reinterpret_cast<uintptr_t>(shared_.data()) % 1024;
   for (int b = 0; b < count; b++) {
@@ -280,6 +285,7 @@ void Machine::finish_reads_of_warp() {
 
 void Machine::check_copy(std::byte* to, size_t bytes) {
   const size_t at = size_t(to - shared_.data() - skew_), block = at / kSharedBytes;
+  if (at % kSharedBytes + bytes > kSharedBytes) fault("a copy past the end of shared memory");
   for (size_t place = at % kSharedBytes / kPlaceBytes; place * kPlaceBytes < at % kSharedBytes + bytes; place++) {
     if (blocks_[block]->readers[place] == 0) continue;
     const auto is_reader = [place](const Fiber& fiber) { return !fiber.has_read.empty() && fiber.has_read[place]; };

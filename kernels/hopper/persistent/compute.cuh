@@ -134,11 +134,11 @@ struct Compute {
   }
 
   // Release the oldest stage of weights that is not released, once `loaded` is there: see mbarrier_arrive_after.
-  __device__ __forceinline__ void release_stage(uint32_t loaded) {
+  __device__ __forceinline__ void release_stage_after(uint32_t loaded) {
     if (lane() == 0) mbarrier_arrive_after(stage_empty + released.index * 8, loaded);
     released.advance();
   }
-  // The same of one that tensor cores have read.
+  // The same of one that tensor cores have read, or the registers that it was loaded into.
   __device__ __forceinline__ void release_stage() {
     if (lane() == 0) mbarrier_arrive(stage_empty + released.index * 8);
     released.advance();
@@ -158,7 +158,7 @@ struct Compute {
     const uint32_t loaded = use(addresses);
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kCount; i++) release_stage(loaded);
+    for (int i = 0; i < kCount; i++) release_stage_after(loaded);
   }
   template <class Use>
   __device__ __forceinline__ void next_stage(Use use) {

@@ -32,8 +32,11 @@ __device__ __forceinline__ void multiply_bf16(float (&sums)[kTokens / 2], const 
 #pragma unroll
       for (int i = 0; i < kBatch; i++) codec.step(a[i], batch * kBatch + i);
       if (batch == Codec::kSteps / kBatch - 1) {
+        uint32_t loaded = 0;  // each load has codes of two steps or more
+#pragma unroll
+        for (int i = 0; i < kBatch; i += 2) loaded ^= a[i][0];
         __syncwarp();
-        if (releases) mbarrier_arrive_after(weights.empty + weight.stage * 8, a[kBatch - 1][0]);
+        if (releases) mbarrier_arrive_after(weights.empty + weight.stage * 8, loaded);
         weight.advance(weights.stages);
       }
       PipelineState first = token;

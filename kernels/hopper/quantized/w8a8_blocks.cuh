@@ -6,7 +6,8 @@
 
 #include "w8a8_fragments.cuh"
 
-// Add kPart tokens' sums of 128 columns, times their scales. Return a word of the last that were loaded.
+// Add kPart tokens' sums of 128 columns, times their scales. Return a word of the last that were loaded, behind which
+// all others have been multiplied.
 template <int kPart>
 __device__ __forceinline__ uint32_t add_scaled(float* sums, const float (&part)[kPart / 2], uint32_t token_scales,
                                                const float (&row_scales)[2]) {

@@ -27,7 +27,8 @@ struct WeightFragments {
       const uint2 two = codec::load_words2(rows + slot - 128 + warp * 8);
       scales[0] = __uint_as_float(two.x), scales[1] = __uint_as_float(two.y);
     }
-    const uint32_t loaded = kBlocks ? __float_as_uint(scales[0]) : q[15];
+    uint32_t loaded = q[3] ^ q[7] ^ q[11] ^ q[15];
+    if constexpr (kBlocks) loaded ^= __float_as_uint(scales[0]);
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive_after(weights.empty + weight.stage * 8, loaded);
     weight.advance(weights.stages);

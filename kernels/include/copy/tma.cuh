@@ -56,8 +56,8 @@ __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-// A warp: wait for its loads from shared memory, before it gives what they read back to the copy engine; at some 100
-// clocks mbarrier_arrive_after is cheaper.
+// A warp: wait for its loads from shared memory, before it gives what they read back to the copy engine.
+// mbarrier_arrive_after takes less time.
 __device__ __forceinline__ void finish_shared_loads() {
   fence_async_shared();
   __syncwarp();

@@ -27,9 +27,10 @@ __device__ __forceinline__ void mbarrier_arrive(uint32_t barrier, uint32_t count
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
 
-// Arrive once `loaded` is in its register, a word of the warp's last load of shared memory: its loads come in their
-// order. An arrival alone does not wait for them: where tensor cores keep shared memory busy they are on their way for
-// longer than the next copy, and have its bytes. The permutation takes the barrier's address, whatever was loaded.
+// Arrive once `loaded` is in its register: a word of what the warp has loaded of a stage. An arrival alone does not
+// wait for loads: where tensor cores keep shared memory busy they are on their way for longer than the next copy, and
+// have its bytes. There a word of each load is needed, combined by ^, since ptxas chooses their order; elsewhere the
+// others come within tens of clocks of one. The permutation takes the barrier's address, whatever was loaded.
 __device__ __forceinline__ void mbarrier_arrive_after(uint32_t barrier, uint32_t loaded, uint32_t count = 1) {
   asm volatile(
       "{\n.reg .b32 at;\n"

@@ -141,6 +141,7 @@ void wgmma_later(float* sums, uint64_t a, uint64_t b, bool accumulates) {
 template <int N, class T>
 void wgmma_later(float* sums, const std::array<uint32_t, 4>& a, uint64_t b, bool accumulates) {
   constexpr int kWord = 4 / sizeof(T);
+  machine.finish_reads();  // A is in its registers
   std::array<std::array<T, kRowElements<T>>, 2> rows;
   for (int i = 0; i < 4; i++) {
     for (int other = 0; other < 4; other++) {
@@ -200,7 +201,8 @@ inline void ptx_mbarrier_arrive_shared__cta_b64(uint32_t barrier, uint32_t count
   emulator::machine.order_stores();
   emulator::mbarrier(barrier).arrive(count);
 }
-// mbarrier_arrive_after: a warp's loads before are done.
+// mbarrier_arrive_after: a warp's loads before are done. Which word was passed is not looked at, and lanes that have
+// run ahead of lane 0 may have begun to load from the next stage: this ends these loads, too.
 inline void ptx_block_prmt_b32(uint32_t barrier, uint32_t, uint32_t count) {
   emulator::machine.finish_reads_of_warp();
   ptx_mbarrier_arrive_shared__cta_b64(barrier, count);

@@ -17,6 +17,8 @@ from test_linear_rotary import Step, assert_equal, order_of  # noqa: E402
 from wisp_runtime.ops.cuda.attention.rope import Rope  # noqa: E402
 from wisp_runtime.ops.cuda.device.arrays import to_device, to_host  # noqa: E402
 from wisp_runtime.ops.cuda.gemm.linear import Linear  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.quantized_tiling import plan_w8a8  # noqa: E402
+from wisp_runtime.ops.cuda.gemm.tiling import GemmShape  # noqa: E402
 from wisp_runtime.ops.cuda.gemm.token_codes import TokenCodes  # noqa: E402
 
 FORMATS = ("fp8", "fp8_block")
@@ -70,11 +72,14 @@ def test_linear_is_the_matmul_of_the_rounded_numbers(device, name, outputs, inpu
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
-    ("outputs", "inputs", "tokens"), [(4096, 14336, 4096), (28672, 4096, 700), (4096, 1024, 700)]
+    ("outputs", "inputs", "tokens"), [(4096, 14336, 4096), (28672, 4096, 4096), (4096, 1024, 700)]
 )
 def test_loads_of_weights_never_meet_the_next_copy(device, name, outputs, inputs, tokens):
     """Tiles of 192 tokens keep shared memory busy for longer than a stage's next copy takes."""
     case, linear = QuantizedCase(device, name, outputs, inputs), linear_of(device)
+    packed = case.weight.packed
+    shape = GemmShape(outputs, inputs, tokens, packed.tile_columns)
+    assert plan_w8a8(packed, shape, device.sm_count).block_n == 192
     x, dense = case.x(tokens)
     y = linear(x, case.weight, out_name="test.y")
     numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")

@@ -139,7 +139,7 @@ struct ExpertDown : Phase, Down {
       }
       __syncwarp();
       c.stage.advance();
-      c.release_stage(tile.last_loaded());
+      c.release_stage_after(tile.last_loaded());
       chunks.move_to(block);
       if (exists) {
         const uint32_t at = chunks.row_of(block);

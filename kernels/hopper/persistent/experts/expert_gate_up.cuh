@@ -155,7 +155,7 @@ struct ExpertGateUp : Phase {
       }
       __syncwarp();
       c.stage.advance();
-      c.release_stage(tile.last_loaded());
+      c.release_stage_after(tile.last_loaded());
 #pragma unroll
       for (int part = 0; part < kParts; part++) {
         if (done == 0) {

@@ -1,5 +1,5 @@
-// quantized_gemm.cuh: main loops of quantized weights. A warp unpacks its 16-row tile of a stage into A fragments of
-// f16, in registers, and releases the stage before it multiplies.
+// quantized_gemm.cuh: main loops of quantized weights. A warp loads its 16-row tile of a stage into registers, releases
+// the stage, and unpacks the tile into A fragments of f16.
 //
 // Up to 16 sequences by mma.sync: each warp has the activations of a block of K in registers, for all its blocks of
 // rows. From 32 on by wgmma, activations in shared memory: an instruction that makes an operand of an MMA in flight
@@ -128,8 +128,10 @@ class QuantizedLoop {
     const uint32_t tile = c_.stages + c_.stage.index * Compute::kStageBytes + c_.warp() * Format::kTileBytes;
     load_codes(codes, tile);
     unpacker.load(tile, block_scales_ + c_.stage.index * kStageBlockScaleBytes);
+    uint32_t loaded = unpacker.last_loaded(codes);
+    if constexpr (N > 16) loaded ^= codes[0] ^ codes[4] ^ codes[8] ^ codes[12];  // of each load, beside wgmma
     __syncwarp();
-    if (exists) c_.stage.advance(), c_.release_stage(unpacker.last_loaded(codes));
+    if (exists) c_.stage.advance(), c_.release_stage_after(loaded);
   }
 
   // A block of K. Its last stage of activations came last.
