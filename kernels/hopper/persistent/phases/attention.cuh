@@ -280,7 +280,7 @@ struct Attend : Phase {
     auto& storage = c.storage.template of<Attend>();
     Attention<Cache, Activations, Compute> attention(c, storage.is_last_split);
     attention.run(storage.of_layer(c.layer));
-    fence_async_shared();  // the copy engine brings activations where sums lay
+    fence_async_shared();  // copies bring activations where sums lay
     c.trace.mark(kAttend * 8 + kMultiplied);
     c.finish_phase(kAttend);
   }

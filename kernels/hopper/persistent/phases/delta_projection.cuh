@@ -11,7 +11,7 @@
 
 // b and a are in few clusters, a block of 64 rows in each, as a stage takes as long with fewer. It is multiplied first,
 // and for as long as 12 tiles of Q, K, V and Z take (of an H200's 66 clusters): of these the cluster has so many fewer,
-// all but one if there are not as many.
+// but keeps one or two.
 constexpr int kGateBlocks = (2 * kDeltaHeads + kBlockM - 1) / kBlockM;
 constexpr int kTilesOfGates = max_of(0, min_of(12, kQkvzRows / kTileM / 66 - 1));
 constexpr int kQkvzTiles = kQkvzRows / kTileM + kTilesOfGates * kGateBlocks;

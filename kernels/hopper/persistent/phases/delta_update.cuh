@@ -244,7 +244,7 @@ struct UpdateStates : Phase {
     c.trace.mark(kAttend * 8 + kBegun);
     const int begin = first_unit(c.args, blockIdx.x), end = first_unit(c.args, blockIdx.x + 1);
     DeltaUpdate<Activations, Compute>(c).run(begin, end, [&] {
-      fence_async_shared();  // the copy engine brings activations where sums lay
+      fence_async_shared();  // copies bring activations where sums lay
       c.trace.mark(kAttend * 8 + kMultiplied);
       c.finish_phase(kAttend);
     });
