@@ -26,6 +26,12 @@ TOKENS = (65, 100, 128, 129, 192, 200, 257, 700)
 NORM = 3e-3  # relative error: a result rounded to bf16 is 1.7e-3 off, 2,048 columns in 14 bits 0.9e-3
 
 
+def rounded(dense, name):
+    """Return float32 activations as numbers of E4M3 times their scales."""
+    numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")
+    return to_device(numbers.astype(np.float32) * scales)
+
+
 def linear_of(device):
     linear = Linear(device)
     linear.reserve(4096, 14336)
@@ -39,13 +45,13 @@ def test_activations_are_rounded_to_the_nearest(device, random_bf16, columns, in
     host[5] = 0
     codes = TokenCodes(device)
     codes.reserve(70, columns)
-    rounded = codes(to_device(host), in_groups=in_groups)
+    made = codes(to_device(host), in_groups=in_groups)
     numbers, _, scales = quantized_tokens(host.astype(np.float32), in_groups=in_groups)
-    actual = to_host(rounded.codes.view(np.uint8)).reshape(67, -1, 16)
+    actual = to_host(made.codes.view(np.uint8)).reshape(67, -1, 16)
     expected = numbers.view(np.uint8).reshape(67, -1, 16)[:, :, PLACES]
     assert np.array_equal(actual, expected)
-    found = to_host(rounded.scales)
-    found = found.reshape(-1, rounded.stride)[:, :67].T if in_groups else found[:67, None]
+    found = to_host(made.scales)
+    found = found.reshape(-1, made.stride)[:, :67].T if in_groups else found[:67, None]
     assert np.array_equal(found[:, : scales.shape[1]], scales)
 
 
@@ -59,8 +65,7 @@ def test_linear_is_the_matmul_of_the_rounded_numbers(device, name, outputs, inpu
         x, dense = case.x(count)
         spare = spare_rows(device, "test.y", count, outputs, BF16)
         y = linear(x, case.weight, out_name="test.y")
-        numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")
-        expected = case.matmul(to_device(numbers.astype(np.float32) * scales))
+        expected = case.matmul(rounded(dense, name))
         actual = widened(y.view(np.uint16))
         relative = float(cp.linalg.norm(actual - expected) / cp.linalg.norm(expected))
         assert relative < NORM, f"{count} tokens: {relative:.2e}"
@@ -82,8 +87,7 @@ def test_loads_of_weights_never_meet_the_next_copy(device, name, outputs, inputs
     assert plan_w8a8(packed, shape, device.sm_count).block_n == 192
     x, dense = case.x(tokens)
     y = linear(x, case.weight, out_name="test.y")
-    numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")
-    expected = case.matmul(to_device(numbers.astype(np.float32) * scales))
+    expected = case.matmul(rounded(dense, name))
     relative = float(cp.linalg.norm(widened(y.view(np.uint16)) - expected) / cp.linalg.norm(expected))
     assert relative < NORM, f"{relative:.2e}"
     check_stable(lambda: linear(x, case.weight, out_name="test.y"), y)
@@ -106,8 +110,7 @@ def test_other_ops_take_the_same_sums(device, random, name):
     plain, by_heads = (QuantizedCase(device, name, 1024, 576, order) for order in ("plain", order_of(128)))
     for count in TOKENS:
         x, dense = gated.x(count)
-        numbers, scales, _ = quantized_tokens(cp.asnumpy(dense), in_groups=name == "fp8_block")
-        expected = gated.gated(to_device(numbers.astype(np.float32) * scales))
+        expected = gated.gated(rounded(dense, name))
         y = widened(linear.swiglu(x, gated.weight, gated.bias, out_name="test.y").view(np.uint16))
         assert float(cp.linalg.norm(y - expected) / cp.linalg.norm(expected)) < 2 * NORM
         x, _ = plain.x(count)
